@@ -1,0 +1,88 @@
+#include "apps/gradwire/paths.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "gradwire/base/error.h"
+#include "gradwire/launch/child.h"
+
+namespace gradwire::apps {
+namespace {
+
+namespace fs = std::filesystem;
+using launch::Fd;
+
+[[noreturn]] void fail_on(const char* what, const fs::path& path) {
+  fail("app", "cannot ", what, " '", path.string(),
+       "': ", std::strerror(errno));
+}
+
+void sync_folder(const fs::path& folder) {
+  const Fd handle(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!handle || fsync(handle.get()) != 0) {
+    fail_on("sync", folder);
+  }
+}
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+void check_writable_folder(const fs::path& folder) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code || !fs::is_directory(folder)) {
+    fail("app", "cannot make the folder '", folder.string(),
+         "': ", code ? code.message() : "there is a file of that name");
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail_on("write into", folder);
+  }
+}
+
+void check_writable_file(const fs::path& file) {
+  if (fs::is_directory(file)) {
+    fail("app", "cannot write '", file.string(), "': it is a folder");
+  }
+  const bool existed = fs::exists(file);
+  const Fd handle(open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!handle) {
+    fail_on("write", file);
+  }
+  if (!existed) {
+    fs::remove(file);
+  }
+}
+
+void write_atomically(const fs::path& file, const std::string& content) {
+  const fs::path draft = file.string() + ".draft";
+  {
+    const Fd handle(open(
+        draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!handle) {
+      fail_on("write", draft);
+    }
+    for (std::size_t done = 0; done < content.size();) {
+      const auto count =
+          write(handle.get(), content.data() + done, content.size() - done);
+      if (count < 0 && errno != EINTR) {
+        fail_on("write", draft);
+      }
+      done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+    }
+    if (fsync(handle.get()) != 0) {
+      fail_on("sync", draft);
+    }
+  }
+  if (std::rename(draft.c_str(), file.c_str()) != 0) {
+    fail_on("replace", file);
+  }
+  sync_folder(folder_of(file));
+}
+
+}  // namespace gradwire::apps

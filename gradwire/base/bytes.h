@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace gradwire {
+
+// Bytes one rank handed to the transport. Payload carries gradients,
+// parameters or whatever else the caller asked to move; metadata is what a
+// collective adds to be understood by its peers (sizes, indices, scales).
+// TCP/IP headers and the transport's own framing are not in it.
+struct Bytes {
+  std::int64_t payload = 0;
+  std::int64_t metadata = 0;
+
+  std::int64_t total() const {
+    return payload + metadata;
+  }
+  friend Bytes operator-(const Bytes& a, const Bytes& b) {
+    return {a.payload - b.payload, a.metadata - b.metadata};
+  }
+  friend Bytes operator+(const Bytes& a, const Bytes& b) {
+    return {a.payload + b.payload, a.metadata + b.metadata};
+  }
+  friend bool operator==(const Bytes&, const Bytes&) = default;
+};
+
+// A running total. Thread safe: collectives are submitted from several threads.
+class ByteMeter {
+ public:
+  void add(const Bytes& bytes) {
+    payload_.fetch_add(bytes.payload, std::memory_order_relaxed);
+    metadata_.fetch_add(bytes.metadata, std::memory_order_relaxed);
+  }
+  Bytes read() const {
+    return {
+        payload_.load(std::memory_order_relaxed),
+        metadata_.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  std::atomic<std::int64_t> payload_{0};
+  std::atomic<std::int64_t> metadata_{0};
+};
+
+// What Gloo's algorithms send from one rank, exactly. A ring all-reduce sends
+// every chunk but the own one while reducing and every chunk but the left
+// neighbour's while gathering: 2(W-1)/W of the buffer, give or take the
+// rounding of chunks to whole elements.
+std::int64_t all_reduce_bytes(
+    int rank,
+    int world,
+    std::int64_t elems,
+    std::int64_t elem_bytes);
+
+// A binomial tree: inner nodes send the buffer once per child, leaves nothing.
+std::int64_t broadcast_bytes(
+    int rank,
+    int world,
+    int root,
+    std::int64_t buffer_bytes);
+
+// A ring: the own contribution and W-2 others pass through every rank.
+std::int64_t all_gather_bytes(int world, std::int64_t contribution_bytes);
+
+}  // namespace gradwire

@@ -1,0 +1,18 @@
+#pragma once
+
+// Private to comm: an agreement among ranks that have a store but no group yet.
+
+#include "gradwire/comm/agreement.h"
+#include "gradwire/comm/group_impl.h"
+
+namespace gradwire {
+
+void agree_through(
+    c10d::Store& store,
+    const std::string& prefix,
+    const Origin& origin,
+    std::chrono::milliseconds timeout,
+    const std::string& subject,
+    const std::vector<Fact>& facts);
+
+}  // namespace gradwire

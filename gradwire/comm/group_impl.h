@@ -1,0 +1,52 @@
+#pragma once
+
+// Private to gradwire: what a Group is made of.
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+
+#include "gradwire/comm/group.h"
+
+namespace gradwire {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// Which rank of which group speaks: named in errors.
+struct Origin {
+  std::string group;
+  int rank = 0;
+  int world = 1;
+};
+
+struct GroupOptions {
+  std::string name = "world";
+  std::chrono::milliseconds timeout{};
+  // How to bind this rank's sockets, see compat::GlooOptions.
+  std::string interface = {};
+  std::string address = {};
+};
+
+struct Group::Impl {
+  GroupOptions options;
+  StorePtr store;
+  Origin origin;
+  std::shared_ptr<ByteMeter> meter;
+  c10::intrusive_ptr<c10d::Backend> backend;
+  // The same backend as the Reducer wants it.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  // Number the groups made from this one and the agreements held on it. All
+  // ranks count alike because both are collective.
+  std::atomic<int> children{0};
+  std::atomic<int> agreements{0};
+};
+
+// Connects `world` ranks that share `store`. Collective.
+Group make_group(
+    StorePtr store,
+    int rank,
+    int world,
+    const GroupOptions& options);
+
+}  // namespace gradwire

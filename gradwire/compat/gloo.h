@@ -1,0 +1,35 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/bytes.h"
+
+namespace gradwire::compat {
+
+struct GlooOptions {
+  // Named in errors.
+  std::string group;
+  std::chrono::milliseconds timeout{};
+  // The network interface to bind ("eth0"); empty: bind `address`.
+  std::string interface;
+  // A local address; empty: whatever the host name resolves to.
+  std::string address;
+};
+
+// A Gloo backend that adds to `meter` what each collective hands to the
+// transport from this rank and turns its failures into CommError with group
+// and rank, whoever submits it: our own calls and the Reducer's alike.
+// Collective: returns when all ranks have connected.
+c10::intrusive_ptr<c10d::Backend> make_gloo(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int world,
+    const GlooOptions& options,
+    std::shared_ptr<ByteMeter> meter);
+
+}  // namespace gradwire::compat

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/logger.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gradwire::compat {
+
+struct ReducerOptions {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::string> names;
+  // True where a parameter's gradient is sparse.
+  std::vector<bool> sparse;
+  std::int64_t first_bucket_bytes = 0;
+  std::int64_t bucket_bytes = 0;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  bool gradient_as_bucket_view = false;
+};
+
+// A Reducer with the Logger that some of its paths use unchecked.
+struct ReducerPair {
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+};
+
+ReducerPair make_reducer(
+    const ReducerOptions& options,
+    c10::intrusive_ptr<c10d::ProcessGroup> group);
+
+}  // namespace gradwire::compat

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/hook/hook.h"
+
+namespace c10d {
+class CommHookInterface;
+}
+
+namespace gradwire {
+
+// Makes a c10d::CommHookInterface of a Hook. The Reducer takes one hook for
+// life; this one stays and the Hook inside can be exchanged.
+//
+// Buckets get their index and is_last by counting parameters against the total:
+// the Reducer's own flags are wrong in a static graph's first iteration. What a
+// hook throws goes into the future and surfaces in backward(), with rank and
+// bucket added: a throw in the Reducer's face would leave it unusable.
+class HookAdapter {
+ public:
+  // `on_failure` is called, on any thread, when a bucket could not be reduced.
+  HookAdapter(
+      const std::vector<std::shared_ptr<const Parameter>>& parameters,
+      int rank,
+      std::function<void()> on_failure);
+  ~HookAdapter();
+
+  // The object for Reducer::register_comm_hook. It shares the state of this
+  // one and may outlive it.
+  std::unique_ptr<c10d::CommHookInterface> make_comm_hook();
+
+  // Only between two iterations.
+  void set_hook(std::shared_ptr<Hook> hook, std::string text);
+  // The next bucket is the first of a backward.
+  void begin_backward();
+  // The buckets of the next backward are not those of the last one.
+  void layout_changed();
+
+ private:
+  struct State;
+  class CommHook;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace gradwire

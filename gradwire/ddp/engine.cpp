@@ -1,0 +1,400 @@
+#include "gradwire/ddp/engine.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <cmath>
+
+#include "gradwire/base/error.h"
+#include "gradwire/comm/agreement.h"
+#include "gradwire/comm/group_impl.h"
+#include "gradwire/compat/reducer.h"
+#include "gradwire/ddp/adapter.h"
+#include "gradwire/ddp/model.h"
+#include "gradwire/ddp/sink.h"
+#include "gradwire/ddp/watch.h"
+#include "gradwire/hook/registry.h"
+
+namespace gradwire {
+namespace {
+
+using Clock = GradientWatch::Clock;
+
+constexpr double kMiB = 1024.0 * 1024.0;
+constexpr std::size_t kBroadcastChunkBytes = 250u << 20;
+
+double milliseconds_between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double, std::milli>(b - a).count();
+}
+
+std::int64_t to_bytes(const char* option, double mb) {
+  if (!std::isfinite(mb) || mb <= 0 || mb > 1e6) {
+    fail("ddp", option, " is ", mb, ", expected more than 0 and at most 1e6");
+  }
+  return static_cast<std::int64_t>(std::ceil(mb * kMiB));
+}
+
+// Runs what can fail on this rank alone before ranks compare notes: a rank
+// that threw at once would leave the others waiting for it.
+template <class Check>
+std::exception_ptr failure_of(const Check& check) {
+  try {
+    check();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+Fact check_fact(const std::exception_ptr& failure) {
+  try {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    return {"local check", "passed"};
+  } catch (const std::exception& e) {
+    return {"local check", e.what()};
+  }
+}
+
+void rethrow(const std::exception_ptr& failure) {
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace
+
+struct DdpEngine::Impl {
+  std::shared_ptr<torch::nn::Module> module;
+  DistributedDataParallelOptions options;
+  Group parent;
+  Model model;
+  Group group;
+  // The watch's hooks must run before the Reducer's: it is made first.
+  std::unique_ptr<GradientWatch> watch;
+  compat::ReducerPair reduction;
+  std::unique_ptr<HookAdapter> adapter;
+  std::string hook_text = "none";
+
+  bool sync = true;
+  // The forward under way will be followed by an averaging backward.
+  bool syncing = false;
+  bool buffers_stale = true;
+  bool delayed_reduction_queued = false;
+  bool rebuilt = false;
+
+  Clock::time_point forward_started;
+  double forward_ms = 0;
+  std::int64_t steps = 0;
+  Bytes sent_before_step;
+  Bytes sent_last_step;
+  StepTimes last;
+  StepTimes sum;
+
+  c10d::Reducer& reducer() {
+    return *reduction.reducer;
+  }
+  std::vector<Fact> facts(const std::exception_ptr& failure) const;
+  void construct();
+  void broadcast(const std::vector<at::Tensor>& tensors);
+  void rebuild_buckets();
+  [[noreturn]] void explain_unfinished(const c10::Error& error) const;
+  void install_hook(const HookChoice& choice, const Group& hook_group);
+  bool needs_sink() const;
+  void on_sink_backward();
+  void end_step(const GradientWatch::Backward& backward);
+};
+
+DdpEngine::DdpEngine(
+    std::shared_ptr<torch::nn::Module> module,
+    const Group& group,
+    const DistributedDataParallelOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->module = std::move(module);
+  impl_->options = options;
+  impl_->parent = group;
+  const auto failure = failure_of([&] {
+    if (!impl_->module) {
+      fail("ddp", "got a null module");
+    }
+    to_bytes("bucket_cap_mb", options.bucket_cap_mb);
+    to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
+    impl_->hook_text = options.hook.text();
+    impl_->model = inspect_model(*impl_->module, options);
+  });
+  agree(group, "DistributedDataParallel", impl_->facts(failure));
+  rethrow(failure);
+  impl_->construct();
+}
+
+DdpEngine::~DdpEngine() = default;
+
+std::vector<Fact> DdpEngine::Impl::facts(
+    const std::exception_ptr& failure) const {
+  std::vector<Fact> result{
+      check_fact(failure),
+      {"hook", hook_text},
+      {"bucket_cap_mb", concat(options.bucket_cap_mb)},
+      {"first_bucket_cap_mb", concat(options.first_bucket_cap_mb)},
+      {"find_unused_parameters", concat(options.find_unused_parameters)},
+      {"static_graph", concat(options.static_graph)},
+      {"gradient_as_bucket_view", concat(options.gradient_as_bucket_view)},
+      {"broadcast_buffers", concat(options.broadcast_buffers)},
+      {"init_sync", concat(options.init_sync)}};
+  result.insert(result.end(), model.facts.begin(), model.facts.end());
+  return result;
+}
+
+void DdpEngine::Impl::construct() {
+  group = parent.duplicate("ddp");
+  if (options.init_sync) {
+    broadcast(model.state);
+  }
+  watch = std::make_unique<GradientWatch>(
+      model.trainable,
+      GradientWatch::Options{
+          group.rank(), options.static_graph, options.find_unused_parameters},
+      [this](const GradientWatch::Backward& backward) { end_step(backward); });
+  compat::ReducerOptions reducer_options;
+  for (const auto& parameter : model.trainable) {
+    reducer_options.parameters.push_back(parameter->tensor);
+    reducer_options.names.push_back(parameter->name);
+  }
+  reducer_options.sparse = model.sparse;
+  reducer_options.bucket_bytes =
+      to_bytes("bucket_cap_mb", options.bucket_cap_mb);
+  reducer_options.first_bucket_bytes = std::min(
+      reducer_options.bucket_bytes,
+      to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb));
+  reducer_options.find_unused_parameters = options.find_unused_parameters;
+  reducer_options.static_graph = options.static_graph;
+  reducer_options.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  reduction =
+      compat::make_reducer(reducer_options, group.impl().process_group);
+  if (!options.hook.is_none()) {
+    install_hook(options.hook, group);
+  }
+  sent_before_step = group.bytes_sent();
+}
+
+void DdpEngine::Impl::broadcast(const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty() || group.size() == 1) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  c10d::broadcast_coalesced(
+      group.impl().process_group, tensors, kBroadcastChunkBytes, /*rank=*/0);
+}
+
+void DdpEngine::before_forward() {
+  Impl& impl = *impl_;
+  impl.forward_started = Clock::now();
+  const bool grad_enabled = c10::GradMode::is_enabled();
+  impl.syncing = grad_enabled && impl.sync;
+  if (impl.syncing) {
+    impl.reducer().prepare_for_forward();
+  }
+  if (grad_enabled) {
+    impl.rebuild_buckets();
+  }
+  if (impl.options.broadcast_buffers && impl.buffers_stale) {
+    impl.broadcast(impl.model.buffers);
+  }
+}
+
+void DdpEngine::Impl::rebuild_buckets() {
+  try {
+    if (reducer().rebuild_buckets()) {
+      rebuilt = true;
+      if (adapter) {
+        adapter->layout_changed();
+      }
+    }
+  } catch (const c10::Error& error) {
+    explain_unfinished(error);
+  }
+}
+
+void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
+  const auto names = watch->missing();
+  if (names.empty()) {
+    fail("ddp", error.what_without_backtrace(), " (rank ", group.rank(), ")");
+  }
+  const char* advice = options.static_graph
+      ? "the graph changed, which static_graph does not allow"
+      : options.find_unused_parameters
+      ? "return every tensor that takes part in the loss from forward()"
+      : "set find_unused_parameters, or do not compute what the loss does not "
+        "use";
+  fail("ddp", "the last backward did not finish: ", names.size(), " of ",
+       model.trainable.size(), " parameters got no gradient: ", join(names),
+       "; ", advice, " (rank ", group.rank(), ")");
+}
+
+void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
+  Impl& impl = *impl_;
+  impl.buffers_stale = impl.syncing;
+  if (impl.syncing) {
+    const bool search =
+        impl.options.find_unused_parameters && !impl.options.static_graph;
+    std::vector<at::Tensor> roots;
+    const at::Tensor* first = nullptr;
+    for (const at::Tensor* output : outputs) {
+      if (output->defined() && output->requires_grad()) {
+        first = first ? first : output;
+        if (search) {
+          roots.push_back(*output);
+        }
+      }
+    }
+    impl.reducer().prepare_for_backward(roots);
+    if (impl.adapter) {
+      impl.adapter->begin_backward();
+    }
+    impl.watch->arm();
+    if (first != nullptr) {
+      impl.watch->watch_output(*first);
+    }
+    if (impl.needs_sink()) {
+      attach_sink(outputs, [impl = impl_.get()] { impl->on_sink_backward(); });
+    }
+  }
+  impl.forward_ms = milliseconds_between(impl.forward_started, Clock::now());
+}
+
+bool DdpEngine::Impl::needs_sink() const {
+  return options.static_graph ? !delayed_reduction_queued
+                              : options.find_unused_parameters;
+}
+
+// The first backward of a static graph is reduced as a whole, at its end.
+void DdpEngine::Impl::on_sink_backward() {
+  if (options.static_graph && !delayed_reduction_queued) {
+    delayed_reduction_queued = true;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [reducer = reduction.reducer] { reducer->delay_all_reduce(); });
+  }
+}
+
+void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
+  const Bytes sent = group.bytes_sent();
+  sent_last_step = sent - sent_before_step;
+  sent_before_step = sent;
+  last.forward_ms = forward_ms;
+  last.backward_ms = milliseconds_between(backward.started, backward.ended);
+  last.exposed_ms =
+      milliseconds_between(backward.last_gradient, backward.ended);
+  if (steps++ > 0) {
+    sum.forward_ms += last.forward_ms;
+    sum.backward_ms += last.backward_ms;
+    sum.exposed_ms += last.exposed_ms;
+  }
+}
+
+bool DdpEngine::sync() const {
+  return impl_->sync;
+}
+
+void DdpEngine::set_sync(bool on) {
+  impl_->sync = on;
+}
+
+void DdpEngine::set_hook(
+    const HookChoice& choice,
+    const std::optional<Group>& group) {
+  Impl& impl = *impl_;
+  std::string text;
+  const auto failure = failure_of([&] {
+    text = choice.text();
+    if (impl.watch->armed()) {
+      fail("ddp", "set_hook was called between forward and backward, expected "
+           "it before forward; a forward without a backward belongs under "
+           "torch::NoGradGuard (rank ", impl.group.rank(), ")");
+    }
+  });
+  agree(impl.parent, "set_hook", {check_fact(failure), {"hook", text}});
+  rethrow(failure);
+  impl.install_hook(choice, group.value_or(impl.group));
+  impl.hook_text = text;
+}
+
+void DdpEngine::register_hook_once(
+    const HookChoice& choice,
+    const std::optional<Group>& group) {
+  const auto failure = failure_of([&] {
+    if (impl_->adapter) {
+      fail("ddp", "register_ddp_comm_hook can only be called once, hook '",
+           impl_->hook_text, "' is registered; set_hook replaces it");
+    }
+  });
+  agree(impl_->parent, "register_ddp_comm_hook", {check_fact(failure)});
+  rethrow(failure);
+  set_hook(choice, group);
+}
+
+const std::string& DdpEngine::hook() const {
+  return impl_->hook_text;
+}
+
+// Once a hook was registered the Reducer never averages by itself again: from
+// then on "none" is the allreduce hook.
+void DdpEngine::Impl::install_hook(
+    const HookChoice& choice,
+    const Group& hook_group) {
+  const bool none = choice.is_none();
+  if (none && !adapter) {
+    return;
+  }
+  auto hook = none ? HookChoice("allreduce").make(hook_group)
+                   : choice.make(hook_group);
+  if (!adapter) {
+    adapter = std::make_unique<HookAdapter>(
+        model.trainable, group.rank(), [this] { watch->disarm(); });
+    reducer().register_comm_hook(adapter->make_comm_hook());
+  }
+  adapter->set_hook(std::move(hook), choice.text());
+}
+
+std::vector<at::Tensor> DdpEngine::trainable_parameters() const {
+  std::vector<at::Tensor> result;
+  for (const auto& parameter : impl_->model.trainable) {
+    result.push_back(parameter->tensor);
+  }
+  return result;
+}
+
+Stats DdpEngine::stats() const {
+  const Impl& impl = *impl_;
+  Stats stats;
+  stats.hook = impl.hook_text;
+  stats.rank = impl.group.rank();
+  stats.world = impl.group.size();
+  for (const auto& parameter : impl.model.trainable) {
+    stats.parameters += parameter->tensor.numel();
+  }
+  for (const auto& bucket : impl.reduction.reducer->get_grad_buckets(false)) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    const bool dense = buffer.defined() && !buffer.is_sparse();
+    stats.bucket_bytes.push_back(
+        dense ? static_cast<std::int64_t>(buffer.nbytes()) : 0);
+  }
+  stats.rebuilt = impl.rebuilt;
+  stats.steps = impl.steps;
+  stats.sent = impl.group.bytes_sent();
+  stats.sent_last_step = impl.sent_last_step;
+  stats.last = impl.last;
+  if (impl.steps > 1) {
+    const auto counted = static_cast<double>(impl.steps - 1);
+    stats.mean = {
+        impl.sum.forward_ms / counted,
+        impl.sum.backward_ms / counted,
+        impl.sum.exposed_ms / counted};
+  }
+  return stats;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/group.h"
+#include "gradwire/ddp/options.h"
+#include "gradwire/ddp/stats.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace gradwire {
+
+// What DistributedDataParallel does, for a module of any type. Users see it
+// through the handle in ddp.h. Not thread safe: one thread trains.
+class DdpEngine {
+ public:
+  // Collective over `group`.
+  DdpEngine(
+      std::shared_ptr<torch::nn::Module> module,
+      const Group& group,
+      const DistributedDataParallelOptions& options);
+  ~DdpEngine();
+  DdpEngine(const DdpEngine&) = delete;
+
+  void before_forward();
+  // May exchange the tensors pointed at for ones that share their memory.
+  void after_forward(const std::vector<at::Tensor*>& outputs);
+
+  // Off: backward leaves gradients local, on top of what is there.
+  bool sync() const;
+  void set_sync(bool on);
+
+  // Collective. `group`: where the hook communicates, instead of on the DDP's
+  // own connections.
+  void set_hook(const HookChoice& hook, const std::optional<Group>& group = {});
+  // The same, refused when a hook is there already.
+  void register_hook_once(
+      const HookChoice& hook,
+      const std::optional<Group>& group);
+  const std::string& hook() const;
+
+  // Each trainable parameter once.
+  std::vector<at::Tensor> trainable_parameters() const;
+  Stats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "gradwire/comm/agreement.h"
+#include "gradwire/ddp/options.h"
+#include "gradwire/hook/bucket.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace gradwire {
+
+// The wrapped module as DDP sees it: every tensor once, under the first name
+// the module gives it, ignored ones left out.
+struct Model {
+  // Parameters that require a gradient, in the module's order.
+  std::vector<std::shared_ptr<const Parameter>> trainable;
+  // Per trainable parameter: its gradient is sparse.
+  std::vector<bool> sparse;
+  // Parameters and buffers that rank 0 hands out at construction.
+  std::vector<at::Tensor> state;
+  std::vector<at::Tensor> buffers;
+  // What all ranks must see alike: names, types, shapes and strides.
+  std::vector<Fact> facts;
+};
+
+// Throws Error for a module that cannot be trained data-parallel and for
+// options that name what it does not have.
+Model inspect_model(
+    const torch::nn::Module& module,
+    const DistributedDataParallelOptions& options);
+
+}  // namespace gradwire

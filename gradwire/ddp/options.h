@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gradwire/hook/choice.h"
+
+namespace gradwire {
+
+struct DistributedDataParallelOptions {
+  // How buckets become averages: a spec string, a Hook or a lambda. "none" is
+  // plain averaging by the Reducer itself.
+  HookChoice hook = "none";
+
+  // A bucket is closed when it holds this many MiB. The first one is smaller,
+  // so that communication starts early.
+  double bucket_cap_mb = 25;
+  double first_bucket_cap_mb = 1;
+
+  // Search the graph of each forward for parameters that will get no gradient.
+  // Costs a walk through the graph and an all-reduce of flags a step.
+  bool find_unused_parameters = false;
+  // The same parameters are used in the same way in every iteration: unused
+  // ones are found once, in the first.
+  bool static_graph = false;
+  // `.grad` is a view of the bucket: saves a copy and the memory for it.
+  bool gradient_as_bucket_view = false;
+
+  // Every forward starts with rank 0's buffers (running statistics and such).
+  bool broadcast_buffers = true;
+  // Construction ends with rank 0's parameters and buffers on every rank. Turn
+  // it off only when they are equal already.
+  bool init_sync = true;
+
+  // Names of parameters and buffers that are none of DDP's business.
+  std::vector<std::string> ignore = {};
+  // Names of parameters with sparse gradients besides those of Embedding and
+  // EmbeddingBag with sparse(true), which are found by themselves.
+  std::vector<std::string> sparse = {};
+};
+
+}  // namespace gradwire

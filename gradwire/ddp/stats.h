@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/bytes.h"
+
+namespace gradwire {
+
+// Where the time of one step went, in milliseconds.
+struct StepTimes {
+  // Inside forward(), buffers and bookkeeping included.
+  double forward_ms = 0;
+  // From the first gradient of the outputs to the last averaged gradient.
+  double backward_ms = 0;
+  // The part of backward after the last local gradient was there: what the
+  // step would be shorter by if communication were free.
+  double exposed_ms = 0;
+};
+
+// What a DDP has done so far on this rank. A step is one backward in which
+// gradients were averaged.
+struct Stats {
+  std::string hook;
+  int rank = 0;
+  int world = 1;
+  std::int64_t parameters = 0;
+  std::vector<std::int64_t> bucket_bytes;
+  // Buckets follow the order in which gradients become ready.
+  bool rebuilt = false;
+  std::int64_t steps = 0;
+  // Handed to the transport for gradients and buffers, all steps together.
+  Bytes sent;
+  // In the last step.
+  Bytes sent_last_step;
+  // Means over all steps but the first, which warms up.
+  StepTimes mean;
+  StepTimes last;
+};
+
+std::ostream& operator<<(std::ostream& out, const Stats& stats);
+
+}  // namespace gradwire

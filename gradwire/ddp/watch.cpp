@@ -1,0 +1,143 @@
+#include "gradwire/ddp/watch.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+
+#include <algorithm>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire {
+
+using torch::autograd::Engine;
+using Tensors = torch::autograd::variable_list;
+
+struct GradientWatch::State : std::enable_shared_from_this<State> {
+  std::vector<std::string> names;
+  Options options;
+  std::function<void(const Backward&)> on_end;
+
+  bool armed = false;
+  bool begun = false;
+  bool end_queued = false;
+  std::vector<char> ready;
+  std::size_t ready_count = 0;
+  Backward times;
+
+  void on_output() {
+    if (armed && !begun) {
+      begun = true;
+      times.started = Clock::now();
+    }
+  }
+
+  void on_gradient(std::size_t index) {
+    if (!armed) {
+      return;  // inside no_sync, or a backward of something else
+    }
+    on_output();
+    queue_end();
+    times.last_gradient = Clock::now();
+    if (ready[index]) {
+      if (options.static_graph) {
+        return;
+      }
+      fail("ddp", "the gradient of '", names[index],
+           "' became ready twice in one backward: the parameter is used "
+           "outside of forward(), in several backward calls or by reentrant "
+           "checkpointing; call backward once a forward, or set static_graph "
+           "(rank ", options.rank, ")");
+    }
+    ready[index] = 1;
+    ++ready_count;
+  }
+
+  // Autograd runs its final callbacks in the order they were queued, also
+  // those queued by callbacks. Ours comes before the Reducer's, which waits for
+  // the averages, so it queues another one behind it.
+  void queue_end() {
+    if (end_queued) {
+      return;
+    }
+    end_queued = true;
+    Engine::get_default_engine().queue_callback([self = shared_from_this()] {
+      Engine::get_default_engine().queue_callback([self] { self->end(); });
+    });
+  }
+
+  void end() {
+    end_queued = false;
+    const bool complete = ready_count == names.size() ||
+        options.find_unused_parameters || options.static_graph;
+    if (!armed || !complete) {
+      return;  // another backward brings the rest
+    }
+    armed = false;
+    times.ended = Clock::now();
+    on_end(times);
+  }
+};
+
+GradientWatch::GradientWatch(
+    const std::vector<std::shared_ptr<const Parameter>>& parameters,
+    Options options,
+    std::function<void(const Backward&)> on_end)
+    : state_(std::make_shared<State>()) {
+  state_->options = options;
+  state_->on_end = std::move(on_end);
+  state_->ready.resize(parameters.size());
+  for (const auto& parameter : parameters) {
+    const std::size_t index = state_->names.size();
+    state_->names.push_back(parameter->name);
+    auto accumulator =
+        torch::autograd::impl::grad_accumulator(parameter->tensor);
+    const auto key = accumulator->add_post_hook(
+        std::make_unique<torch::autograd::utils::LambdaPostHook>(
+            [state = state_, index](const Tensors& outputs, const Tensors&) {
+              state->on_gradient(index);
+              return outputs;
+            }));
+    registrations_.push_back({std::move(accumulator), key});
+  }
+}
+
+GradientWatch::~GradientWatch() {
+  for (auto& registration : registrations_) {
+    registration.accumulator->del_post_hook(registration.key);
+  }
+  disarm();
+  state_->on_end = [](const Backward&) {};
+}
+
+void GradientWatch::arm() {
+  state_->armed = true;
+  state_->begun = false;
+  state_->end_queued = false;
+  std::ranges::fill(state_->ready, 0);
+  state_->ready_count = 0;
+}
+
+void GradientWatch::disarm() {
+  state_->armed = false;
+}
+
+bool GradientWatch::armed() const {
+  return state_->armed;
+}
+
+void GradientWatch::watch_output(const at::Tensor& output) {
+  output.register_hook(
+      [state = state_](const at::Tensor&) { state->on_output(); });
+}
+
+std::vector<std::string> GradientWatch::missing() const {
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < state_->names.size(); ++i) {
+    if (state_->begun && !state_->ready[i]) {
+      result.push_back(state_->names[i]);
+    }
+  }
+  return result;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/compat/autograd.h"
+#include "gradwire/hook/bucket.h"
+
+namespace gradwire {
+
+// Watches the gradients of one DDP's parameters arrive: knows which ones are
+// still missing, when the last one came, and when backward has ended with all
+// of them averaged. Its hooks run before the Reducer's, so make it first.
+//
+// Used from the thread that runs forward and backward; not thread safe.
+class GradientWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Options {
+    int rank = 0;
+    // A parameter may be used in several ways in one backward (checkpointing).
+    bool static_graph = false;
+    bool find_unused_parameters = false;
+  };
+  struct Backward {
+    Clock::time_point started;
+    Clock::time_point last_gradient;
+    Clock::time_point ended;
+  };
+
+  GradientWatch(
+      const std::vector<std::shared_ptr<const Parameter>>& parameters,
+      Options options,
+      std::function<void(const Backward&)> on_end);
+  ~GradientWatch();
+  GradientWatch(const GradientWatch&) = delete;
+
+  // A forward whose backward will be averaged is done.
+  void arm();
+  // The step is over, for better or worse.
+  void disarm();
+  // Between forward and the end of backward.
+  bool armed() const;
+
+  // Notes the start of backward when the gradient of `output` is computed.
+  void watch_output(const at::Tensor& output);
+
+  // Parameters without a gradient in a backward that has begun.
+  std::vector<std::string> missing() const;
+
+ private:
+  struct State;
+  struct Registration {
+    compat::NodePtr accumulator;
+    std::uintptr_t key;
+  };
+
+  // Shared with the callbacks that autograd keeps.
+  std::shared_ptr<State> state_;
+  std::vector<Registration> registrations_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gradwire {
+
+// A trainable parameter with the name the wrapped module gives it.
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// A flat gradient plus one view per parameter. Valid after the hook's call too:
+// it owns what it refers to. Not thread safe.
+class Bucket {
+ public:
+  Bucket(
+      std::size_t index,
+      bool is_last,
+      at::Tensor buffer,
+      std::vector<std::shared_ptr<const Parameter>> parameters);
+
+  // Buckets of one backward are numbered 0, 1, 2... in the order in which all
+  // ranks reduce them, and exactly one of them is the last.
+  std::size_t index() const {
+    return index_;
+  }
+  bool is_last() const {
+    return is_last_;
+  }
+
+  // All gradients of this bucket, one after another: one-dimensional, or the
+  // sparse gradient itself where is_sparse(). A hook may work in place.
+  const at::Tensor& buffer() const {
+    return buffer_;
+  }
+  bool is_sparse() const;
+
+  std::size_t size() const {
+    return parameters_.size();
+  }
+  const Parameter& parameter(std::size_t i) const {
+    return *parameters_.at(i);
+  }
+  // The gradient of parameter i as a view of the buffer, with the parameter's
+  // own shape and strides: element for element what `.grad` will be.
+  at::Tensor gradient(std::size_t i) const;
+
+  // The same parameters over another buffer of as many elements, for hooks
+  // that hand a transformed bucket on to an inner hook.
+  Bucket with_buffer(at::Tensor buffer) const;
+
+ private:
+  std::size_t index_;
+  bool is_last_;
+  at::Tensor buffer_;
+  std::vector<std::shared_ptr<const Parameter>> parameters_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/base/options.h"
+#include "gradwire/comm/future.h"
+#include "gradwire/comm/group.h"
+#include "gradwire/hook/bucket.h"
+
+namespace gradwire {
+
+// The policy between "this bucket of gradients is ready" and "every rank holds
+// the same average". One instance serves one DDP. Called on the thread that
+// runs backward(), with the same buckets in the same order on every rank, so a
+// hook needs no lock of its own.
+class Hook {
+ public:
+  virtual ~Hook() = default;
+
+  // Returns at once; the Future holds what becomes the gradient: a tensor of
+  // the buffer's element count, usually the buffer itself, reduced in place.
+  // What is thrown here surfaces in backward().
+  virtual Future reduce(Bucket& bucket) = 0;
+
+  // The bucket layout changed: drop what was kept by bucket index.
+  virtual void rebuild() {
+  }
+};
+
+// What a hook is made from.
+struct HookContext {
+  Group group;
+  Options options;
+  // The hook in parentheses, for wrappers.
+  std::unique_ptr<Hook> inner;
+};
+
+// One row of the registry: everything the CLI, the docs, the benchmark and the
+// conformance suite need to know about a hook.
+struct HookInfo {
+  // kAverage: all ranks end with the same average. kLocal: every rank keeps
+  // its own gradients.
+  enum class Result { kAverage, kLocal };
+
+  std::string name;
+  std::string summary;
+  std::function<std::unique_ptr<Hook>(HookContext)> make;
+  std::vector<Option> options = {};
+  Result result = Result::kAverage;
+  // Largest error of the average relative to the largest gradient element.
+  // 0: exact up to the rounding of the sum.
+  double tolerance = 0.0;
+  // Takes another hook in parentheses.
+  bool wraps = false;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradwire::launch {
+
+// The most ranks one machine may be asked for: beyond this a typing error is
+// likelier than a wish.
+inline constexpr int kMostLocalRanks = 256;
+
+enum class Stream { kOut, kErr };
+
+struct SpawnOptions {
+  std::vector<std::string> command;
+  int nproc = 1;
+  // Set on top of the inherited environment and of torchrun's variables.
+  std::map<std::string, std::string> environment = {};
+  // Receives every line a rank writes, without its newline. Without it all
+  // ranks inherit this process's output.
+  std::function<void(int rank, Stream, std::string_view line)> on_line = {};
+  // Rank 0's standard output is this process's own even with on_line: for
+  // programs that draw on a terminal.
+  bool rank0_owns_stdout = false;
+  // A rank that fails takes the others with it.
+  bool end_others_on_failure = true;
+  // Between asking the other ranks to end (SIGTERM) and making them (SIGKILL).
+  std::chrono::milliseconds grace{5000};
+  // All ranks are ended after this long; nullopt: never.
+  std::optional<std::chrono::milliseconds> deadline = {};
+};
+
+// How one rank ended.
+struct RankExit {
+  int rank = 0;
+  int code = 0;
+  int signal = 0;
+  // This rank was told to end because another one failed or a signal came.
+  bool told_to_end = false;
+
+  bool ok() const {
+    return code == 0 && signal == 0;
+  }
+};
+
+// "rank 1 was killed by signal 9 (SIGKILL)", "rank 1 exited with code 3".
+std::string to_string(const RankExit& exit);
+
+struct SpawnResult {
+  std::vector<RankExit> ranks;
+  // The rank whose failure ended the others.
+  std::optional<RankExit> first_failure;
+  // The signal this process was sent and forwarded, or 0.
+  int signal = 0;
+  bool deadline_passed = false;
+
+  // What a launcher should exit with: 0, the failed rank's code, or 128 plus
+  // the signal.
+  int exit_code() const;
+};
+
+// Starts `nproc` local ranks with torchrun's variables and waits for all of
+// them. When one fails the others are ended; SIGINT, SIGTERM and SIGHUP sent
+// to this process are forwarded, a second one kills. Ranks die with this
+// process, even if it is killed. Call from one thread at a time. Throws Error
+// when the program cannot be started.
+SpawnResult spawn_ranks(const SpawnOptions& options);
+
+// A TCP port on the loopback interface that nobody listens on right now.
+int free_port();
+
+}  // namespace gradwire::launch
