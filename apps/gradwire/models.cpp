@@ -117,7 +117,7 @@ struct ResNet18 : Classifier {
 
 Choice parse(const std::string& text) {
   const std::vector<std::pair<std::string, std::int64_t>> known{
-      {"mlp", 512}, {"cnn", 16}, {"resnet18", 64}};
+      {"mlp", 512}, {"cnn", 32}, {"resnet18", 64}};
   std::vector<std::string> names;
   for (const auto& [name, width] : known) {
     names.push_back(name);

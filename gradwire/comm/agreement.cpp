@@ -8,6 +8,10 @@
 namespace gradwire {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr auto kLinger = std::chrono::seconds(5);
 constexpr char kFieldEnd = '\x1f';
 
 // Texts can be long (every parameter of a model), so ranks read each other's
@@ -54,16 +58,38 @@ class Board {
 
   std::string read(int rank, const char* what) {
     const std::string name = key(rank, what);
+    const auto started = Clock::now();
     try {
       store_.wait({name}, timeout_);
       const auto bytes = store_.get(name);
       return {bytes.begin(), bytes.end()};
     } catch (const std::exception& e) {
-      throw CommError(
-          concat("[gradwire.comm] ", subject_, ": rank ", rank,
-              " did not arrive within ", timeout_.count() / 1000.0,
-              " s (rank ", origin_.rank, " of ", origin_.world,
-              " waited on group '", origin_.group, "'): ", first_line(e)));
+      const bool late = Clock::now() - started >= timeout_;
+      throw CommError(concat(
+          "[gradwire.comm] ", subject_, ": rank ", rank,
+          late ? concat(" did not arrive within ", timeout_.count() / 1000.0,
+                        " s")
+               : " could not be asked, the store is lost",
+          " (rank ", origin_.rank, " of ", origin_.world, " waited on group '",
+          origin_.group, "'): ", first_line(e)));
+    }
+  }
+
+  // Holds this rank until those that are here have read everything: it may
+  // serve the store and is about to throw.
+  void linger() {
+    put(key(origin_.rank, "left"), "");
+    const auto until = Clock::now() + std::min<Clock::duration>(timeout_, kLinger);
+    for (int rank = 0; rank < origin_.world; ++rank) {
+      try {
+        if (store_.check({key(rank, "print")})) {
+          const auto left = std::chrono::duration_cast<Milliseconds>(
+              until - Clock::now());
+          store_.wait({key(rank, "left")}, std::max(left, Milliseconds(1)));
+        }
+      } catch (const std::exception&) {
+        return;  // gone already, or too slow: the error matters more
+      }
     }
   }
 
@@ -124,7 +150,10 @@ void agree_through(
   const std::string print0 = board.read(0, "print");
   for (int rank = 1; rank < origin.world; ++rank) {
     if (board.read(rank, "print") != print0) {
-      explain(subject, rank, board.read(0, "text"), board.read(rank, "text"));
+      const std::string first = board.read(0, "text");
+      const std::string other = board.read(rank, "text");
+      board.linger();
+      explain(subject, rank, first, other);
     }
   }
 }

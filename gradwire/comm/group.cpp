@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/comm/agreement.h"
@@ -106,6 +107,16 @@ Group make_child(
   return make_group(std::move(store), rank, world, options);
 }
 
+// The last reference to a group may be held by a callback that Gloo runs on a
+// thread of its own: such a group is taken apart on another thread.
+void destroy(Group::Impl* impl) {
+  if (impl->backend && compat::is_own_thread(*impl->backend)) {
+    std::thread([impl] { delete impl; }).detach();
+  } else {
+    delete impl;
+  }
+}
+
 }  // namespace
 
 Group make_group(
@@ -113,7 +124,7 @@ Group make_group(
     int rank,
     int world,
     const GroupOptions& options) {
-  auto impl = std::make_shared<Group::Impl>();
+  auto impl = std::shared_ptr<Group::Impl>(new Group::Impl, destroy);
   impl->options = options;
   impl->store = store;
   impl->origin = {options.name, rank, world};

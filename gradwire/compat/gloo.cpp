@@ -4,6 +4,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -151,6 +152,12 @@ class MeteredGloo : public ProcessGroupGloo {
             output, input, output_counts, input_counts, options));
   }
 
+  bool is_own_thread() const {
+    return std::ranges::any_of(threads_, [](const std::thread& thread) {
+      return thread.get_id() == std::this_thread::get_id();
+    });
+  }
+
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     return named("barrier", ProcessGroupGloo::barrier(options));
   }
@@ -194,6 +201,11 @@ auto make_device(const GlooOptions& options) {
 }
 
 }  // namespace
+
+bool is_own_thread(c10d::Backend& gloo) {
+  const auto* metered = dynamic_cast<const MeteredGloo*>(&gloo);
+  return metered != nullptr && metered->is_own_thread();
+}
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(
     const c10::intrusive_ptr<c10d::Store>& store,

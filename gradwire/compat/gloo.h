@@ -32,4 +32,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(
     const GlooOptions& options,
     std::shared_ptr<ByteMeter> meter);
 
+// Whether the calling thread is one of the backend's own. It must not destroy
+// the backend: that would mean waiting for itself.
+bool is_own_thread(c10d::Backend& gloo);
+
 }  // namespace gradwire::compat

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include <atomic>
 #include <unordered_map>
 
 #include "gradwire/base/error.h"
@@ -35,12 +36,44 @@ std::exception_ptr add_place(
   }
 }
 
+// What is needed when a bucket's future completes. It outlives the adapter if
+// need be and must not own the hook: the thread that completes a collective
+// must not be the one that takes its group apart.
+struct Report {
+  Future::Raw result;
+  std::shared_ptr<std::atomic<bool>> failed;
+  std::string place;
+  std::int64_t elems = -1;
+
+  void fail_with(const std::exception_ptr& error) const {
+    *failed = true;
+    result->setError(add_place(error, place));
+  }
+
+  void complete(const Future& done) const {
+    if (auto error = done.error()) {
+      fail_with(error);
+      return;
+    }
+    const at::Tensor value = done.wait();
+    const std::int64_t got = value.defined() ? value.numel() : 0;
+    if (!value.defined() || (elems >= 0 && got != elems)) {
+      fail_with(std::make_exception_ptr(Error(
+          concat("[gradwire.hook] the hook's result has ", got,
+                 " elements, expected ", elems))));
+      return;
+    }
+    result->markCompleted(c10::IValue(value));
+  }
+};
+
 }  // namespace
 
 struct HookAdapter::State {
   std::unordered_map<const void*, std::shared_ptr<const Parameter>> parameters;
   int rank = 0;
-  std::function<void()> on_failure;
+  std::shared_ptr<std::atomic<bool>> failed =
+      std::make_shared<std::atomic<bool>>(false);
 
   std::shared_ptr<Hook> hook;
   std::string text;
@@ -72,8 +105,11 @@ struct HookAdapter::State {
     return future;
   }
 
-  std::string place(std::size_t index) const {
-    return concat(" (hook ", text, ", rank ", rank, ", bucket ", index, ")");
+  Report report_for_next() const {
+    return {
+        make_raw(),
+        failed,
+        concat(" (hook ", text, ", rank ", rank, ", bucket ", next_index, ")")};
   }
 };
 
@@ -83,19 +119,16 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   }
 
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
-    auto result = make_raw();
-    const std::size_t index = state_->next_index;
+    Report report = state_->report_for_next();
     try {
       Bucket bucket = state_->next_bucket(grad_bucket);
-      const auto elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
+      report.elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
       state_->reduce(bucket).on_done(
-          [state = state_, result, index, elems](const Future& done) {
-            complete(*state, result, index, elems, done);
-          });
+          [report](const Future& done) { report.complete(done); });
     } catch (...) {
-      set_error(*state_, result, index, std::current_exception());
+      report.fail_with(std::current_exception());
     }
-    return result;
+    return report.result;
   }
 
   at::Tensor parseHookResult(const c10::IValue& result) override {
@@ -103,52 +136,18 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   }
 
  private:
-  static void complete(
-      const State& state,
-      const Future::Raw& result,
-      std::size_t index,
-      std::int64_t elems,
-      const Future& done) {
-    if (auto error = done.error()) {
-      set_error(state, result, index, error);
-      return;
-    }
-    const at::Tensor value = done.wait();
-    if (!value.defined() || (elems >= 0 && value.numel() != elems)) {
-      set_error(
-          state, result, index,
-          std::make_exception_ptr(Error(concat(
-              "[gradwire.hook] the hook's result has ",
-              value.defined() ? value.numel() : 0, " elements, expected ",
-              elems))));
-      return;
-    }
-    result->markCompleted(c10::IValue(value));
-  }
-
-  static void set_error(
-      const State& state,
-      const Future::Raw& result,
-      std::size_t index,
-      const std::exception_ptr& error) {
-    state.on_failure();
-    result->setError(add_place(error, state.place(index)));
-  }
-
   std::shared_ptr<State> state_;
 };
 
 HookAdapter::HookAdapter(
     const std::vector<std::shared_ptr<const Parameter>>& parameters,
-    int rank,
-    std::function<void()> on_failure)
+    int rank)
     : state_(std::make_shared<State>()) {
   for (const auto& parameter : parameters) {
     state_->parameters.emplace(
         parameter->tensor.unsafeGetTensorImpl(), parameter);
   }
   state_->rank = rank;
-  state_->on_failure = std::move(on_failure);
 }
 
 HookAdapter::~HookAdapter() = default;
@@ -165,6 +164,11 @@ void HookAdapter::set_hook(std::shared_ptr<Hook> hook, std::string text) {
 void HookAdapter::begin_backward() {
   state_->next_index = 0;
   state_->parameters_seen = 0;
+  *state_->failed = false;
+}
+
+bool HookAdapter::failed() const {
+  return *state_->failed;
 }
 
 void HookAdapter::layout_changed() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,11 +21,9 @@ namespace gradwire {
 // bucket added: a throw in the Reducer's face would leave it unusable.
 class HookAdapter {
  public:
-  // `on_failure` is called, on any thread, when a bucket could not be reduced.
   HookAdapter(
       const std::vector<std::shared_ptr<const Parameter>>& parameters,
-      int rank,
-      std::function<void()> on_failure);
+      int rank);
   ~HookAdapter();
 
   // The object for Reducer::register_comm_hook. It shares the state of this
@@ -39,6 +36,8 @@ class HookAdapter {
   void begin_backward();
   // The buckets of the next backward are not those of the last one.
   void layout_changed();
+  // A bucket of the last backward could not be reduced.
+  bool failed() const;
 
  private:
   struct State;

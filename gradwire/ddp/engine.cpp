@@ -113,7 +113,7 @@ DdpEngine::DdpEngine(
     std::shared_ptr<torch::nn::Module> module,
     const Group& group,
     const DistributedDataParallelOptions& options)
-    : impl_(std::make_unique<Impl>()) {
+    : impl_(std::make_shared<Impl>()) {
   impl_->module = std::move(module);
   impl_->options = options;
   impl_->parent = group;
@@ -260,7 +260,11 @@ void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
       impl.watch->watch_output(*first);
     }
     if (impl.needs_sink()) {
-      attach_sink(outputs, [impl = impl_.get()] { impl->on_sink_backward(); });
+      attach_sink(outputs, [weak = std::weak_ptr<Impl>(impl_)] {
+        if (const auto alive = weak.lock()) {
+          alive->on_sink_backward();
+        }
+      });
     }
   }
   impl.forward_ms = milliseconds_between(impl.forward_started, Clock::now());
@@ -310,7 +314,9 @@ void DdpEngine::set_hook(
   std::string text;
   const auto failure = failure_of([&] {
     text = choice.text();
-    if (impl.watch->armed()) {
+    // A backward that failed is over, though not all gradients are there.
+    const bool failed = impl.adapter && impl.adapter->failed();
+    if (impl.watch->armed() && !failed) {
       fail("ddp", "set_hook was called between forward and backward, expected "
            "it before forward; a forward without a backward belongs under "
            "torch::NoGradGuard (rank ", impl.group.rank(), ")");
@@ -353,7 +359,7 @@ void DdpEngine::Impl::install_hook(
                    : choice.make(hook_group);
   if (!adapter) {
     adapter = std::make_unique<HookAdapter>(
-        model.trainable, group.rank(), [this] { watch->disarm(); });
+        model.trainable, group.rank());
     reducer().register_comm_hook(adapter->make_comm_hook());
   }
   adapter->set_hook(std::move(hook), choice.text());

@@ -52,7 +52,8 @@ class DdpEngine {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  // Shared with nodes of graphs that may outlive this object.
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace gradwire

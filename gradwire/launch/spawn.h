@@ -17,7 +17,7 @@ inline constexpr int kMostLocalRanks = 256;
 enum class Stream { kOut, kErr };
 
 struct SpawnOptions {
-  std::vector<std::string> command;
+  std::vector<std::string> command = {};
   int nproc = 1;
   // Set on top of the inherited environment and of torchrun's variables.
   std::map<std::string, std::string> environment = {};

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "gradwire/comm/group.h"
+
+namespace gradwire::apps {
+
+// A point of training that can be gone on from. `facts` say what it belongs to
+// (model, seed, batch) and must be equal when it is loaded; `state` is what
+// torch::save wrote.
+struct Checkpoint {
+  std::map<std::string, std::string> facts;
+  std::int64_t step = 0;
+  std::string state;
+};
+
+std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
+
+// Replaces the checkpoint in `folder` atomically.
+void save_checkpoint(
+    const std::filesystem::path& folder,
+    const Checkpoint& checkpoint);
+
+// Throws Error that names the file and the reason when it is missing,
+// truncated, damaged, not a checkpoint, or belongs to something else.
+Checkpoint load_checkpoint(
+    const std::filesystem::path& folder,
+    const std::map<std::string, std::string>& expected_facts);
+
+// Runs `read` on rank 0 and gives every rank the bytes it returned, or throws
+// on every rank what it threw there. Collective.
+std::string share_from_rank0(
+    const Group& group,
+    const std::function<std::string()>& read);
+
+}  // namespace gradwire::apps

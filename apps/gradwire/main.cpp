@@ -1,0 +1,120 @@
+// The gradwire command: flags are declared here, work is done in one file per
+// subcommand.
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "apps/gradwire/hooks.h"
+#include "apps/gradwire/info.h"
+#include "apps/gradwire/run.h"
+#include "apps/gradwire/train.h"
+#include "gradwire/base/error.h"
+
+namespace {
+
+using namespace gradwire::apps;
+
+constexpr int kUsageError = 2;
+constexpr int kFailure = 1;
+
+void add_run(CLI::App& app, RunOptions& options) {
+  auto* run = app.add_subcommand("run", "start local ranks of any program");
+  run->add_option("--nproc,-n", options.nproc, "number of ranks")
+      ->capture_default_str();
+  run->add_option("command", options.command, "program and its arguments")
+      ->required();
+  run->positionals_at_end();
+}
+
+void add_train(CLI::App& app, TrainOptions& options) {
+  auto* train = app.add_subcommand("train", "train a classifier of images");
+  train->add_option("--nproc,-n", options.nproc, "ranks to start, default 2");
+  train->add_option("--hook", options.hook, "see `gradwire hooks`, or none")
+      ->capture_default_str();
+  train
+      ->add_option(
+          "--data", options.data, "fashion-mnist, synthetic or an IDX folder")
+      ->capture_default_str();
+  train
+      ->add_option(
+          "--model", options.model, "mlp, cnn or resnet18, with :width if any")
+      ->capture_default_str();
+  train->add_option("--epochs", options.epochs)->capture_default_str();
+  train->add_option("--batch", options.batch, "samples a step, all ranks")
+      ->capture_default_str();
+  train->add_option("--lr", options.lr)->capture_default_str();
+  train->add_option("--momentum", options.momentum)->capture_default_str();
+  train->add_option("--seed", options.seed)->capture_default_str();
+  train->add_option("--max-steps", options.max_steps, "stop early; 0: do not")
+      ->capture_default_str();
+  train->add_option("--threads", options.threads, "compute threads a rank")
+      ->capture_default_str();
+  train->add_option("--checkpoint", options.checkpoint, "folder to save in");
+  train
+      ->add_option(
+          "--checkpoint-every",
+          options.checkpoint_every,
+          "save every so many steps too")
+      ->capture_default_str();
+  train->add_flag("--resume", options.resume, "go on from the checkpoint");
+  train->add_option("--json", options.json, "file for the report");
+}
+
+// The command that starts this program again as one of its own ranks.
+std::vector<std::string> own_command(int argc, char** argv) {
+  std::vector<std::string> command(argv, argv + argc);
+  command[0] = "/proc/self/exe";
+  return command;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Gradient communication for data-parallel training");
+  app.name("gradwire");
+  app.set_version_flag("--version", "gradwire " GRADWIRE_VERSION);
+  app.require_subcommand(1);
+  RunOptions run_options;
+  TrainOptions train_options;
+  bool json = false;
+  add_run(app, run_options);
+  add_train(app, train_options);
+  app.add_subcommand("hooks", "list the hooks with their options")
+      ->add_flag("--json", json, "as JSON");
+  app.add_subcommand("info", "show versions, processor and environment");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::cerr << "gradwire: " << first_line(e.what())
+              << " (gradwire --help shows what there is)" << std::endl;
+    return kUsageError;
+  }
+  try {
+    if (app.got_subcommand("run")) {
+      return run(run_options);
+    }
+    if (app.got_subcommand("train")) {
+      return train(train_options, own_command(argc, argv));
+    }
+    if (app.got_subcommand("hooks")) {
+      return list_hooks(json);
+    }
+    return print_info();
+  } catch (const gradwire::CommError& e) {
+    std::cerr << "gradwire: " << e.what() << std::endl;
+    return kFailure;
+  } catch (const gradwire::Error& e) {
+    std::cerr << "gradwire: " << e.what() << std::endl;
+    return kUsageError;
+  } catch (const std::exception& e) {
+    std::cerr << "gradwire: " << first_line(e.what()) << std::endl;
+    return kFailure;
+  }
+}

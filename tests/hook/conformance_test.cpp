@@ -1,0 +1,246 @@
+// What every hook in the registry must do, whatever it is. A hook's own test
+// file holds only what is special about it.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/torch.h>
+
+#include "gradwire/ddp/ddp.h"
+#include "gradwire/hook/registry.h"
+#include "tests/support/expect.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace gradwire {
+namespace {
+
+using test::random_tensor;
+using test::same_bits;
+using test::same_on_all_ranks;
+
+bool averages(const HookInfo& info) {
+  return info.result == HookInfo::Result::kAverage;
+}
+
+// One backward's worth of buckets through the hook.
+std::vector<at::Tensor> reduce(
+    Hook& hook,
+    const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> results;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    auto parameter = std::make_shared<const Parameter>(Parameter{
+        concat("p", i), torch::zeros_like(gradients[i])});
+    Bucket bucket(
+        i, i + 1 == gradients.size(), gradients[i].clone(), {parameter});
+    results.push_back(hook.reduce(bucket).wait());
+  }
+  return results;
+}
+
+void expect_close(
+    const at::Tensor& got,
+    const at::Tensor& expected,
+    double tolerance) {
+  if (expected.numel() == 0) {
+    EXPECT_EQ(got.numel(), 0);
+    return;
+  }
+  const double bound = std::max(tolerance, 1e-6) *
+      std::max(1e-30, expected.abs().max().item<double>());
+  EXPECT_LE((got - expected).abs().max().item<double>(), bound);
+}
+
+using Check = void (*)(const HookInfo&, const Group&);
+
+void averages_within_its_tolerance(const HookInfo& info, const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  for (const std::int64_t elems : {0, 1, 7, 512, 513, 10000}) {
+    const auto mine = random_tensor({elems}, 100 * elems + group.rank());
+    const auto result = reduce(*hook, {mine}).at(0);
+    if (!averages(info) || group.size() == 1) {
+      EXPECT_TRUE(same_bits(result, mine)) << elems;
+      continue;
+    }
+    expect_close(result, test::exact_mean(group, mine), info.tolerance);
+    EXPECT_TRUE(same_on_all_ranks(group, result)) << elems;
+  }
+}
+
+void zeros_stay_zero(const HookInfo& info, const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  const auto result = reduce(*hook, {torch::zeros({1000})}).at(0);
+  EXPECT_EQ(result.count_nonzero().item<std::int64_t>(), 0);
+}
+
+void repeats_itself(const HookInfo& info, const Group& group) {
+  std::vector<at::Tensor> gradients;
+  for (int i = 0; i < 5; ++i) {
+    gradients.push_back(random_tensor({997}, 10 * i + group.rank()));
+  }
+  const auto once = reduce(*make_hook(info.name, group), gradients);
+  const auto again = reduce(*make_hook(info.name, group), gradients);
+  for (std::size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(same_bits(once[i], again[i]));
+  }
+}
+
+void non_finite_values_reach_every_rank(
+    const HookInfo& info,
+    const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(),
+        std::numeric_limits<double>::infinity()}) {
+    auto mine = random_tensor({600}, group.rank());
+    const int last = group.size() - 1;
+    if (group.rank() == last) {
+      mine[17] = bad;
+    }
+    const auto result = reduce(*hook, {mine}).at(0);
+    const bool expected = averages(info) || group.rank() == last;
+    EXPECT_EQ(result[17].isfinite().item<bool>(), !expected);
+  }
+}
+
+void handles_other_types(const HookInfo& info, const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  const auto mine =
+      random_tensor({100}, group.rank()).to(torch::kDouble);
+  const auto result = reduce(*hook, {mine}).at(0);
+  if (averages(info)) {
+    expect_close(
+        result.to(torch::kDouble), test::exact_mean(group, mine),
+        info.tolerance);
+    EXPECT_TRUE(same_on_all_ranks(group, result));
+  }
+}
+
+// Through DDP: several buckets, rebuilt after the first iteration.
+void trains_through_a_rebuild(const HookInfo& info, const Group& group) {
+  torch::nn::Sequential net(
+      torch::nn::Linear(16, 64),
+      torch::nn::ReLU(),
+      torch::nn::Linear(64, 64),
+      torch::nn::Linear(64, 4));
+  test::fill_parameters(*net, 7);
+  torch::nn::Sequential alone =
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  auto ddp = DistributedDataParallel(
+      net, group,
+      {.hook = info.name, .bucket_cap_mb = 0.01, .first_bucket_cap_mb = 0.001});
+  for (int step = 0; step < 4; ++step) {
+    const auto input = random_tensor({8, 16}, 50 * step + group.rank());
+    ddp->zero_grad();
+    alone->zero_grad();
+    ddp->forward(input).square().mean().backward();
+    alone->forward(input).square().mean().backward();
+    const auto expected = alone->parameters();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const auto got = ddp->parameters()[i].grad();
+      if (!averages(info)) {
+        EXPECT_TRUE(same_bits(got, expected[i].grad()));
+        continue;
+      }
+      // The tolerance is relative to a bucket's largest element.
+      EXPECT_TRUE(same_on_all_ranks(group, got));
+      expect_close(
+          got, test::exact_mean(group, expected[i].grad()),
+          std::max(2e-5, 10 * info.tolerance));
+    }
+  }
+  EXPECT_TRUE(ddp->stats().rebuilt);
+  EXPECT_GT(ddp->stats().bucket_bytes.size(), 1u);
+}
+
+struct NamedCheck {
+  const char* name;
+  Check check;
+};
+const std::vector<NamedCheck> kChecks{
+    {"Averages", averages_within_its_tolerance},
+    {"ZerosStayZero", zeros_stay_zero},
+    {"Repeats", repeats_itself},
+    {"NonFinite", non_finite_values_reach_every_rank},
+    {"OtherTypes", handles_other_types},
+    {"Rebuild", trains_through_a_rebuild}};
+
+struct Case {
+  HookInfo info;
+  int world;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.info.name << " on " << c.world;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const auto& info : hooks()) {
+    for (const int world : {1, 2, 3, 4}) {
+      if (!info.wraps) {
+        result.push_back({info, world});
+      }
+    }
+  }
+  return result;
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  return concat(info.param.info.name, "_W", info.param.world);
+}
+
+class Conformance : public testing::TestWithParam<Case> {
+ public:
+  static void run_all(test::Runner run) {
+    const Case& c = GetParam();
+    run(
+        c.world,
+        [&](const Group& group) {
+          for (const auto& [name, check] : kChecks) {
+            const testing::ScopedTrace trace(__FILE__, __LINE__, name);
+            check(c.info, group);
+          }
+        },
+        {});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Hooks, Conformance, testing::ValuesIn(cases()), case_name);
+TEST_P(Conformance, OnThreads) {
+  run_all(test::run_threads);
+}
+
+class ConformanceProcesses : public Conformance {};
+INSTANTIATE_TEST_SUITE_P(
+    Hooks, ConformanceProcesses, testing::ValuesIn(cases()), case_name);
+TEST_P(ConformanceProcesses, OnProcesses) {
+  run_all(test::run_processes);
+}
+
+TEST_P(ConformanceProcesses, APeersDeathSurfacesInBackward) {
+  const Case& c = GetParam();
+  if (c.world < 2 || !averages(c.info)) {
+    return;  // nobody to lose, or nobody listens
+  }
+  test::run_processes(
+      c.world,
+      [&](const Group& group) {
+        torch::nn::Linear net(8, 8);
+        auto ddp =
+            DistributedDataParallel(net, group, {.hook = c.info.name});
+        ddp->forward(torch::ones({2, 8})).sum().backward();
+        auto loss = ddp->forward(torch::ones({2, 8})).sum();
+        if (group.rank() == group.size() - 1) {
+          raise(SIGKILL);
+        }
+        EXPECT_ERROR(
+            CommError,
+            loss.backward(),
+            concat("rank ", group.rank()),
+            "bucket 0",
+            concat("hook ", c.info.name));
+      },
+      {.timeout = std::chrono::seconds(10), .may_die = {c.world - 1}});
+}
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,119 @@
+#include "gradwire/hook/registry.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gradwire/hook/choice.h"
+#include "tests/support/expect.h"
+
+namespace gradwire {
+namespace {
+
+// A wrapper with options, as hooks of later days will be.
+class Scale : public Hook {
+ public:
+  explicit Scale(HookContext context)
+      : factor_(context.options.number("factor")),
+        inner_(std::move(context.inner)) {
+  }
+  Future reduce(Bucket& bucket) override {
+    return inner_->reduce(bucket).then(
+        [factor = factor_](const at::Tensor& t) { return t * factor; });
+  }
+
+ private:
+  double factor_;
+  std::unique_ptr<Hook> inner_;
+};
+
+void register_scale() {
+  static const bool once = [] {
+    register_hook(
+        {.name = "scale",
+         .summary = "multiplies",
+         .make = [](HookContext context) -> std::unique_ptr<Hook> {
+           return std::make_unique<Scale>(std::move(context));
+         },
+         .options =
+             {{.name = "factor",
+               .fallback = 2.0,
+               .help = "what to multiply with",
+               .least = 0}},
+         .wraps = true});
+    return true;
+  }();
+  (void)once;
+}
+
+TEST(Registry, BuiltInHooksComeFirst) {
+  EXPECT_EQ(hooks().at(0).name, "allreduce");
+  EXPECT_EQ(hooks().at(1).name, "noop");
+}
+
+TEST(Registry, UnknownHookListsAndSuggests) {
+  EXPECT_ERROR(
+      Error,
+      check_hook_spec("alreduce"),
+      "[gradwire.hook] unknown hook 'alreduce'",
+      "known are none, allreduce, noop",
+      "did you mean 'allreduce'?");
+}
+
+TEST(Registry, BadSpecsAreExplained) {
+  register_scale();
+  EXPECT_ERROR(
+      Error, check_hook_spec("allreduce:rank=1"), "unknown option 'rank'");
+  EXPECT_ERROR(Error, check_hook_spec("noop(allreduce)"), "takes no other");
+  EXPECT_ERROR(Error, check_hook_spec("scale"), "expected scale(hook)");
+  EXPECT_ERROR(
+      Error, check_hook_spec("scale(noop):factor=-1"), "at least 0");
+  EXPECT_ERROR(Error, check_hook_spec("scale(noop"), "unbalanced '('");
+  EXPECT_ERROR(Error, check_hook_spec("scale(bla)"), "unknown hook 'bla'");
+}
+
+TEST(Registry, CanonicalSpec) {
+  EXPECT_EQ(check_hook_spec(" none "), "none");
+  EXPECT_EQ(check_hook_spec(" allreduce "), "allreduce");
+}
+
+TEST(Registry, UserHooksComposeWithBuiltInOnes) {
+  register_scale();
+  const auto hook = make_hook("scale(scale(noop)):factor=3", Group());
+  Bucket bucket(0, true, torch::ones({4}), {});
+  EXPECT_EQ(hook->reduce(bucket).wait().sum().item<float>(), 24);
+}
+
+TEST(Registry, NamesAreTakenOnce) {
+  const auto make = [](HookContext) { return std::unique_ptr<Hook>(); };
+  EXPECT_ERROR(
+      Error,
+      register_hook({.name = "noop", .summary = "", .make = make}),
+      "'noop' is registered already");
+  EXPECT_ERROR(
+      Error,
+      register_hook({.name = "none", .summary = "", .make = make}),
+      "registered already");
+  EXPECT_ERROR(
+      Error,
+      register_hook({.name = "a:b=1", .summary = "", .make = make}),
+      "expected a plain name");
+  EXPECT_ERROR(
+      Error,
+      register_hook({.name = "fresh", .summary = "", .make = {}}),
+      "no way to make");
+}
+
+TEST(HookChoice, TextTellsChoicesApart) {
+  EXPECT_TRUE(HookChoice().is_none());
+  EXPECT_EQ(HookChoice("noop").text(), "noop");
+  const HookChoice lambda(
+      [](Bucket& bucket) { return Future::ready(bucket.buffer()); });
+  EXPECT_EQ(lambda.text().substr(0, 7), "custom ");
+  EXPECT_FALSE(lambda.is_none());
+  EXPECT_ERROR(Error, HookChoice("").text(), "empty spec or a null hook");
+  EXPECT_ERROR(
+      Error, HookChoice(std::shared_ptr<Hook>()).text(), "null hook");
+}
+
+}  // namespace
+}  // namespace gradwire
