@@ -234,6 +234,8 @@ class Trainer {
     const auto losses = global_losses();
     const std::uint64_t weights = weights_fingerprint();
     const bool identical = same_on_all_ranks(weights);
+    auto sent = torch::tensor({stats.sent.total()}, torch::kLong);
+    group_.all_reduce(sent).wait();
     if (!leads()) {
       return;
     }
@@ -268,6 +270,7 @@ class Trainer {
           {"test_accuracy", accuracy},
           {"buckets", stats.bucket_bytes.size()},
           {"bytes_sent", stats.sent.total()},
+          {"bytes_sent_by_all_ranks", sent.item<std::int64_t>()},
           {"bytes_per_step",
            {{"payload", stats.sent_last_step.payload},
             {"metadata", stats.sent_last_step.metadata}}},

@@ -107,6 +107,7 @@ struct DdpEngine::Impl {
   bool needs_sink() const;
   void on_sink_backward();
   void end_step(const GradientWatch::Backward& backward);
+  void make_gradients_plain();
 };
 
 DdpEngine::DdpEngine(
@@ -285,6 +286,9 @@ void DdpEngine::Impl::on_sink_backward() {
 }
 
 void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
+  if (options.gradient_as_bucket_view) {
+    make_gradients_plain();
+  }
   const Bytes sent = group.bytes_sent();
   sent_last_step = sent - sent_before_step;
   sent_before_step = sent;
@@ -296,6 +300,17 @@ void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
     sum.forward_ms += last.forward_ms;
     sum.backward_ms += last.backward_ms;
     sum.exposed_ms += last.exposed_ms;
+  }
+}
+
+// torch::optim's zero_grad() detaches gradients in place, which autograd
+// refuses for views. The same memory under a tensor that is not one suits both.
+void DdpEngine::Impl::make_gradients_plain() {
+  for (const auto& parameter : model.trainable) {
+    at::Tensor& gradient = parameter->tensor.mutable_grad();
+    if (gradient.defined() && gradient.is_view()) {
+      gradient = gradient.detach();
+    }
   }
 }
 

@@ -1,0 +1,117 @@
+// The command line as a user meets it: what it prints and how it exits.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+
+namespace gradwire {
+namespace {
+
+using testing::HasSubstr;
+using test::command;
+
+const std::string kCli = GRADWIRE_CLI;
+
+// One clear line and exit code 2.
+void expect_refused(const std::string& arguments, const std::string& part) {
+  const auto result = command(kCli + " " + arguments);
+  EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;
+  EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
+  EXPECT_EQ(std::ranges::count(result.output, '\n'), 1)
+      << arguments << "\n" << result.output;
+}
+
+TEST(Cli, BadInputIsOneLineAndExitCodeTwo) {
+  expect_refused("", "subcommand is required");
+  expect_refused("trian", "trian");
+  expect_refused("train --no-such-flag", "--no-such-flag");
+  expect_refused("train --epochs many", "--epochs");
+  expect_refused("train --nproc 0", "--nproc is 0, expected 1 to 256");
+  expect_refused("train --nproc 1000", "--nproc is 1000, expected 1 to 256");
+  expect_refused("train --epochs 0", "--epochs is 0");
+  expect_refused("train --batch 1 --nproc 2", "at least one sample a rank");
+  expect_refused("train --lr -1", "--lr is -1");
+  expect_refused("train --hook alreduce", "did you mean 'allreduce'?");
+  expect_refused("train --hook 'allreduce:x=1'", "unknown option 'x'");
+  expect_refused("train --model vgg", "known are mlp, cnn, resnet18");
+  expect_refused("train --model mlp:0", "width from 1 to 65536");
+  expect_refused("train --data /no/such/place", "no data at '/no/such/place'");
+  expect_refused("train --data /tmp", "no train-images-idx3-ubyte");
+  expect_refused("train --json /no/such/folder/r.json", "cannot write");
+  expect_refused("train --json /tmp", "it is a folder");
+  expect_refused("train --checkpoint /proc/x", "cannot make the folder");
+  expect_refused("train --resume", "--resume needs --checkpoint DIR");
+  expect_refused("run --nproc 0 -- true", "nproc is 0");
+  expect_refused("run --nproc 2 -- /no/such/program", "cannot run");
+  expect_refused("run --nproc 2", "command is required");
+}
+
+TEST(Cli, VersionAndHelp) {
+  EXPECT_THAT(command(kCli + " --version").output, HasSubstr("gradwire 0."));
+  const auto help = command(kCli + " train --help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--hook"));
+}
+
+TEST(Cli, InfoTellsWhatIsThere) {
+  const auto info = command("env -u RANK RANK=1 WORLD_SIZE=3 " + kCli + " info");
+  EXPECT_EQ(info.code, 0);
+  EXPECT_THAT(info.output, HasSubstr("torch        2."));
+  EXPECT_THAT(info.output, HasSubstr("gloo"));
+  EXPECT_THAT(info.output, HasSubstr("torchrun: rank 1 of 3"));
+}
+
+TEST(Cli, HooksAsTableAndAsJson) {
+  EXPECT_THAT(command(kCli + " hooks").output, HasSubstr("\nallreduce"));
+  const auto rows =
+      nlohmann::json::parse(command(kCli + " hooks --json").output);
+  EXPECT_EQ(rows.at(0).at("name"), "allreduce");
+  EXPECT_EQ(rows.at(1).at("name"), "noop");
+  EXPECT_EQ(rows.at(1).at("averages"), false);
+  EXPECT_TRUE(rows.at(0).at("options").is_array());
+}
+
+TEST(Cli, RunPrefixesOutputAndPassesArgumentsOn) {
+  const auto result =
+      command(kCli + " run --nproc 2 -- sh -c 'echo $RANK of $WORLD_SIZE $0' x");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.output, HasSubstr("[rank 0] 0 of 2 x\n"));
+  EXPECT_THAT(result.output, HasSubstr("[rank 1] 1 of 2 x\n"));
+}
+
+TEST(Cli, RunNamesTheRankThatFailed) {
+  auto result = command(
+      kCli + " run --nproc 3 -- sh -c '[ $RANK = 2 ] && exit 5; sleep 60'");
+  EXPECT_EQ(result.code, 5);
+  EXPECT_THAT(
+      result.output,
+      HasSubstr("rank 2 exited with code 5; the other ranks were ended"));
+  result = command(
+      kCli + " run --nproc 2 -- sh -c '[ $RANK = 1 ] && kill -SEGV $$; sleep 60'");
+  EXPECT_EQ(result.code, 139);
+  EXPECT_THAT(result.output, HasSubstr("killed by signal 11 (SIGSEGV)"));
+}
+
+TEST(Cli, RunForwardsSignals) {
+  const auto result = command(
+      "timeout -s INT 1 " + kCli +
+      " run --nproc 2 -- sh -c 'trap \"echo caught; exit 0\" INT; "
+      "while :; do sleep 0.05; done'; echo code $?");
+  EXPECT_THAT(result.output, HasSubstr("[rank 0] caught"));
+  EXPECT_THAT(result.output, HasSubstr("[rank 1] caught"));
+}
+
+// A launcher that is killed outright leaves nothing behind.
+TEST(Cli, RanksDieWithTheirLauncher) {
+  const auto result = command(
+      "timeout -s KILL 1 " + kCli +
+      " run --nproc 2 -- sh -c 'exec sleep 987654' >/dev/null; sleep 0.3; "
+      "pgrep -f 'sleep 98765[4]' | wc -l");
+  EXPECT_THAT(result.output, HasSubstr("0\n"));
+}
+
+}  // namespace
+}  // namespace gradwire
