@@ -12,4 +12,5 @@ if(Torch_VERSION VERSION_LESS 2.11)
   message(FATAL_ERROR
           "gradwire needs Torch 2.11 or newer, found ${Torch_VERSION}")
 endif()
+get_filename_component(GRADWIRE_TORCH_CMAKE_DIR ${Torch_DIR} DIRECTORY)
 get_filename_component(GRADWIRE_TORCH_LIB_DIR ${TORCH_LIBRARY} DIRECTORY)

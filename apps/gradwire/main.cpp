@@ -77,7 +77,8 @@ int main(int argc, char** argv) {
   CLI::App app("Gradient communication for data-parallel training");
   app.name("gradwire");
   app.set_version_flag("--version", "gradwire " GRADWIRE_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
+  app.option_defaults()->take_last();
   RunOptions run_options;
   TrainOptions train_options;
   bool json = false;
@@ -94,6 +95,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     std::cerr << "gradwire: " << first_line(e.what())
               << " (gradwire --help shows what there is)" << std::endl;
+    return kUsageError;
+  }
+  if (app.get_subcommands().empty()) {
+    std::cerr << "gradwire: a subcommand is required: run, train, hooks or info"
+                 " (gradwire --help shows what there is)"
+              << std::endl;
     return kUsageError;
   }
   try {

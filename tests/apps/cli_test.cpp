@@ -106,11 +106,15 @@ TEST(Cli, RunForwardsSignals) {
 
 // A launcher that is killed outright leaves nothing behind.
 TEST(Cli, RanksDieWithTheirLauncher) {
+  const test::TemporaryFolder folder;
   const auto result = command(
-      "timeout -s KILL 1 " + kCli +
-      " run --nproc 2 -- sh -c 'exec sleep 987654' >/dev/null; sleep 0.3; "
-      "pgrep -f 'sleep 98765[4]' | wc -l");
-  EXPECT_THAT(result.output, HasSubstr("0\n"));
+      "cd " + folder.path().string() + "; timeout -s KILL 1 " + kCli +
+      " run --nproc 2 -- sh -c 'echo $$ > pid$RANK; exec sleep 60' "
+      ">/dev/null; sleep 0.3; for pid in $(cat pid0 pid1); do "
+      "grep -q 'State:.[RSDT]' /proc/$pid/status && echo $pid runs; "
+      "echo checked; done");
+  EXPECT_THAT(result.output, HasSubstr("checked\nchecked\n"));
+  EXPECT_THAT(result.output, testing::Not(HasSubstr("runs")));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST(Train, SameGlobalBatchSameLossCurveAtEveryWorld) {
     curves.push_back(
         train(
             folder,
-            concat("--model cnn:8 --data synthetic --max-steps 50 --nproc ",
+            concat("--model cnn --data fashion-mnist --max-steps 50 --nproc ",
                    world))
             .at("loss")
             .get<std::vector<double>>());

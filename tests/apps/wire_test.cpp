@@ -28,7 +28,8 @@ TEST_P(Wire, CountedBytesAreTheKernelsBytes) {
       GetParam(), " --json ", report,
       " >/dev/null && awk \"/lo:/ {print \\$10}\" /proc/net/dev'"));
   ASSERT_EQ(result.code, 0) << result.output;
-  const double seen = std::stod(result.output);
+  const auto last_line = result.output.rfind('\n', result.output.size() - 2);
+  const double seen = std::stod(result.output.substr(last_line + 1));
   const auto json = nlohmann::json::parse(std::ifstream(report));
   const double counted = json.at("bytes_sent_by_all_ranks").get<double>();
   // 40 steps of 2(W-1) times the gradient, and the weights once at the start.

@@ -1,0 +1,42 @@
+# A thin shell around CMake: every target does its own set-up. `cmake --preset
+# release` works without make for those who bring their own Torch.
+
+PRESET ?= release
+BUILD := build/$(PRESET)
+SOURCES = $(shell git ls-files '*.cpp' '*.h')
+FORMAT := clang-format-14
+JOBS ?= $(shell nproc)
+
+.PHONY: all setup configure train test bench format check-format clean
+
+all: configure
+	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli gradwire_examples
+
+setup:
+	@tools/setup
+
+configure: setup
+	@test -f $(BUILD)/build.ninja || cmake --preset $(PRESET)
+
+train: configure
+	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli
+	$(BUILD)/gradwire train --nproc 2 --hook allreduce --data fashion-mnist \
+	  --model cnn --epochs 2 --batch 128 --lr 0.05 --seed 1
+
+test: configure
+	cmake --build $(BUILD) -j $(JOBS)
+	ctest --preset $(PRESET)
+
+bench: configure
+	cmake --build $(BUILD) -j $(JOBS) --target gradwire_bench
+	.venv/bin/python -W ignore bench/ddp_step.py --build $(BUILD) \
+	  --json $(BUILD)/bench/ddp_step.json
+
+format: setup
+	$(FORMAT) -i $(SOURCES)
+
+check-format: setup
+	$(FORMAT) --dry-run --Werror $(SOURCES)
+
+clean:
+	rm -rf build
