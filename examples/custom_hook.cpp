@@ -12,8 +12,7 @@
 class Clip : public gradwire::Hook {
  public:
   explicit Clip(gradwire::HookContext context)
-      : group_(context.group), most_(context.options.number("norm")) {
-  }
+      : group_(context.group), most_(context.options.number("norm")) {}
 
   gradwire::Future reduce(gradwire::Bucket& bucket) override {
     auto buffer = bucket.buffer();

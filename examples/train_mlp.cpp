@@ -13,9 +13,7 @@ int main() {
   auto group = gradwire::init();  // torchrun, mpirun, Slurm or a world of one
   torch::manual_seed(group.rank());
   torch::nn::Sequential net(
-      torch::nn::Linear(8, 64),
-      torch::nn::ReLU(),
-      torch::nn::Linear(64, 1));
+      torch::nn::Linear(8, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1));
   auto ddp =
       gradwire::DistributedDataParallel(net, group, {.hook = "allreduce"});
   torch::optim::Adam adam(ddp->parameters(), 0.01);

@@ -24,15 +24,13 @@ Bar::Bar(bool enabled, std::int64_t total_steps, std::int64_t done_steps)
       total_(std::max<std::int64_t>(1, total_steps)),
       first_(done_steps),
       started_(Clock::now()),
-      drawn_at_(started_) {
-}
+      drawn_at_(started_) {}
 
 std::string Bar::remaining(std::int64_t step) const {
   const std::chrono::duration<double> spent = Clock::now() - started_;
   const auto done = std::max<std::int64_t>(1, step - first_);
-  const double left =
-      spent.count() / static_cast<double>(done) *
-      static_cast<double>(total_ - step);
+  const double left = spent.count() / static_cast<double>(done) *
+                      static_cast<double>(total_ - step);
   const auto seconds = static_cast<long>(left + 0.5);
   std::ostringstream text;
   text << seconds / 60 << ":" << std::setw(2) << std::setfill('0')

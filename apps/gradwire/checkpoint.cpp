@@ -49,9 +49,14 @@ void check_facts(
     if (other == found.end() || other->second != value) {
       reject(
           file,
-          concat("is of another run: ", name, " is '",
-                 other == found.end() ? "unknown" : other->second,
-                 "' there, expected '", value, "'"));
+          concat(
+              "is of another run: ",
+              name,
+              " is '",
+              other == found.end() ? "unknown" : other->second,
+              "' there, expected '",
+              value,
+              "'"));
     }
   }
 }
@@ -97,12 +102,18 @@ Checkpoint load_checkpoint(
     if (checkpoint.state.size() != wanted) {
       reject(
           file,
-          concat("is truncated: ", checkpoint.state.size(), " of ", wanted,
-                 " bytes of state"));
+          concat(
+              "is truncated: ",
+              checkpoint.state.size(),
+              " of ",
+              wanted,
+              " bytes of state"));
     }
     if (fingerprint(checkpoint.state) != header.at("state_fingerprint")) {
-      reject(file, "is damaged: its state does not have the fingerprint it "
-             "was written with");
+      reject(
+          file,
+          "is damaged: its state does not have the fingerprint it "
+          "was written with");
     }
   } catch (const json::exception&) {
     reject(file, "is damaged: its header lacks an entry");
@@ -112,8 +123,7 @@ Checkpoint load_checkpoint(
 }
 
 std::string share_from_rank0(
-    const Group& group,
-    const std::function<std::string()>& read) {
+    const Group& group, const std::function<std::string()>& read) {
   std::string bytes;
   std::int64_t failed = 0;
   if (group.rank() == 0) {

@@ -22,8 +22,7 @@ std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
 
 // Replaces the checkpoint in `folder` atomically.
 void save_checkpoint(
-    const std::filesystem::path& folder,
-    const Checkpoint& checkpoint);
+    const std::filesystem::path& folder, const Checkpoint& checkpoint);
 
 // Throws Error that names the file and the reason when it is missing,
 // truncated, damaged, not a checkpoint, or belongs to something else.
@@ -34,7 +33,6 @@ Checkpoint load_checkpoint(
 // Runs `read` on rank 0 and gives every rank the bytes it returned, or throws
 // on every rank what it threw there. Collective.
 std::string share_from_rank0(
-    const Group& group,
-    const std::function<std::string()>& read);
+    const Group& group, const std::function<std::string()>& read);
 
 }  // namespace gradwire::apps

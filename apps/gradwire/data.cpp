@@ -27,22 +27,34 @@ fs::path find_file(const fs::path& folder, const std::string& name) {
       return candidate;
     }
   }
-  fail("data", "no ", name, "[.gz] in '", folder.string(),
-       "', expected a folder with ", join(kFiles));
+  fail(
+      "data",
+      "no ",
+      name,
+      "[.gz] in '",
+      folder.string(),
+      "', expected a folder with ",
+      join(kFiles));
 }
 
 fs::path folder_of(const std::string& where) {
   if (where != "fashion-mnist") {
     if (!fs::is_directory(where)) {
-      fail("data", "no data at '", where,
-           "', expected fashion-mnist, synthetic or a folder of IDX files");
+      fail(
+          "data",
+          "no data at '",
+          where,
+          "', expected fashion-mnist, synthetic or a folder of IDX files");
     }
     return where;
   }
   if (!fs::is_directory(kFashionFolder)) {
-    fail("data", "Fashion-MNIST is not in ", kFashionFolder,
-         ": install it (apt-get install dataset-fashion-mnist) or take "
-         "--data synthetic");
+    fail(
+        "data",
+        "Fashion-MNIST is not in ",
+        kFashionFolder,
+        ": install it (apt-get install dataset-fashion-mnist) or take "
+        "--data synthetic");
   }
   return kFashionFolder;
 }
@@ -115,18 +127,24 @@ Images read_images(const fs::path& folder, std::size_t first_file) {
   result.images = IdxReader(image_path).read(3).unsqueeze(1);
   result.labels = IdxReader(label_path).read(1).to(torch::kLong);
   if (result.images.size(0) != result.labels.size(0)) {
-    fail("data", "'", image_path.string(), "' has ", result.images.size(0),
-         " images but '", label_path.string(), "' has ", result.labels.size(0),
-         " labels");
+    fail(
+        "data",
+        "'",
+        image_path.string(),
+        "' has ",
+        result.images.size(0),
+        " images but '",
+        label_path.string(),
+        "' has ",
+        result.labels.size(0),
+        " labels");
   }
   return result;
 }
 
 // Ten patterns under heavy noise: learnable, but not at a glance.
 Images make_images(
-    const at::Tensor& patterns,
-    std::int64_t count,
-    at::Generator& generator) {
+    const at::Tensor& patterns, std::int64_t count, at::Generator& generator) {
   Images result;
   const auto classes = patterns.size(0);
   result.labels = torch::randint(
@@ -148,8 +166,8 @@ Dataset make_synthetic(std::uint64_t seed) {
 
 }  // namespace
 
-at::Tensor Dataset::inputs(const Images& from, const at::Tensor& indices)
-    const {
+at::Tensor Dataset::inputs(
+    const Images& from, const at::Tensor& indices) const {
   return from.images.index_select(0, indices)
       .to(torch::kFloat)
       .sub_(mean)

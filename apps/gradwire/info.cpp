@@ -18,7 +18,12 @@ std::string describe(const Placement& place) {
     return "no launcher: a world of one unless --nproc starts more";
   }
   return concat(
-      place.launcher, ": rank ", place.rank, " of ", place.world, ", ",
+      place.launcher,
+      ": rank ",
+      place.rank,
+      " of ",
+      place.world,
+      ", ",
       place.host.empty() ? "no address given"
                          : concat("meets at ", place.host, ":", place.port));
 }

@@ -143,8 +143,13 @@ Choice parse(const std::string& text) {
       return {name, value};
     }
   }
-  fail("app", "unknown model '", text, "', known are ", join(names),
-       did_you_mean(text, names));
+  fail(
+      "app",
+      "unknown model '",
+      text,
+      "', known are ",
+      join(names),
+      did_you_mean(text, names));
 }
 
 }  // namespace
@@ -154,12 +159,16 @@ void check_model(const std::string& text) {
 }
 
 std::shared_ptr<Classifier> make_model(
-    const std::string& text,
-    const ImageShape& shape) {
+    const std::string& text, const ImageShape& shape) {
   const Choice choice = parse(text);
   if (shape.height < 4 || shape.width < 4) {
-    fail("app", "images are ", shape.height, " by ", shape.width,
-         " pixels, expected at least 4 by 4");
+    fail(
+        "app",
+        "images are ",
+        shape.height,
+        " by ",
+        shape.width,
+        " pixels, expected at least 4 by 4");
   }
   if (choice.name == "mlp") {
     return std::make_shared<Mlp>(choice.width, shape);

@@ -23,8 +23,7 @@ struct ImageShape {
 // units), "cnn:32" (first channels), "resnet18:64" (first channels). Throws
 // Error for any other text.
 std::shared_ptr<Classifier> make_model(
-    const std::string& text,
-    const ImageShape& shape);
+    const std::string& text, const ImageShape& shape);
 
 // Throws like make_model; makes nothing.
 void check_model(const std::string& text);

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 using launch::Fd;
 
 [[noreturn]] void fail_on(const char* what, const fs::path& path) {
-  fail("app", "cannot ", what, " '", path.string(),
-       "': ", std::strerror(errno));
+  fail(
+      "app", "cannot ", what, " '", path.string(), "': ", std::strerror(errno));
 }
 
 void sync_folder(const fs::path& folder) {
@@ -37,8 +37,12 @@ void check_writable_folder(const fs::path& folder) {
   std::error_code code;
   fs::create_directories(folder, code);
   if (code || !fs::is_directory(folder)) {
-    fail("app", "cannot make the folder '", folder.string(),
-         "': ", code ? code.message() : "there is a file of that name");
+    fail(
+        "app",
+        "cannot make the folder '",
+        folder.string(),
+        "': ",
+        code ? code.message() : "there is a file of that name");
   }
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     fail_on("write into", folder);
@@ -62,8 +66,8 @@ void check_writable_file(const fs::path& file) {
 void write_atomically(const fs::path& file, const std::string& content) {
   const fs::path draft = file.string() + ".draft";
   {
-    const Fd handle(open(
-        draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const Fd handle(
+        open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!handle) {
       fail_on("write", draft);
     }

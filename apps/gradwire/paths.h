@@ -15,7 +15,6 @@ void check_writable_file(const std::filesystem::path& file);
 // Replaces `file` as a whole: after a crash at any moment there is either the
 // old content or the new one. The data is on the disk when this returns.
 void write_atomically(
-    const std::filesystem::path& file,
-    const std::string& content);
+    const std::filesystem::path& file, const std::string& content);
 
 }  // namespace gradwire::apps

@@ -38,16 +38,23 @@ void check(const TrainOptions& options, int ranks) {
   check_range<std::int64_t>(
       "checkpoint-every", options.checkpoint_every, 0, 1LL << 40);
   if (options.batch < ranks) {
-    fail("app", "--batch is ", options.batch, " for ", ranks,
-         " ranks, expected at least one sample a rank");
+    fail(
+        "app",
+        "--batch is ",
+        options.batch,
+        " for ",
+        ranks,
+        " ranks, expected at least one sample a rank");
   }
   check_hook_spec(options.hook);
   check_model(options.model);
   check_dataset(options.data);
   if (options.checkpoint.empty() &&
       (options.resume || options.checkpoint_every > 0)) {
-    fail("app", options.resume ? "--resume" : "--checkpoint-every",
-         " needs --checkpoint DIR");
+    fail(
+        "app",
+        options.resume ? "--resume" : "--checkpoint-every",
+        " needs --checkpoint DIR");
   }
   if (!options.checkpoint.empty()) {
     check_writable_folder(options.checkpoint);
@@ -79,15 +86,21 @@ int spawn(const std::vector<std::string>& command, int nproc) {
 }  // namespace
 
 int train(
-    const TrainOptions& options,
-    const std::vector<std::string>& command) {
+    const TrainOptions& options, const std::vector<std::string>& command) {
   const Placement place = detect_placement(process_environment());
   const bool launched = place.launcher != "none";
   const int ranks =
       launched ? place.world : options.nproc.value_or(kDefaultRanks);
   if (launched && options.nproc && *options.nproc != place.world) {
-    fail("app", "--nproc is ", *options.nproc, " but ", place.launcher,
-         " started ", place.world, " ranks: leave --nproc out");
+    fail(
+        "app",
+        "--nproc is ",
+        *options.nproc,
+        " but ",
+        place.launcher,
+        " started ",
+        place.world,
+        " ranks: leave --nproc out");
   }
   check(options, ranks);
   if (!launched && ranks > 1) {

@@ -42,8 +42,13 @@ class Trainer {
             torch::optim::SGDOptions(options.lr).momentum(options.momentum)),
         steps_per_epoch_(data_.train.size() / options.batch) {
     if (steps_per_epoch_ == 0) {
-      fail("app", "--batch is ", options.batch, ", expected at most the ",
-           data_.train.size(), " training samples");
+      fail(
+          "app",
+          "--batch is ",
+          options.batch,
+          ", expected at most the ",
+          data_.train.size(),
+          " training samples");
     }
     total_steps_ = steps_per_epoch_ * options.epochs;
     if (options.max_steps > 0) {
@@ -64,9 +69,16 @@ class Trainer {
       const auto epoch = (step_ - 1) / steps_per_epoch_ + 1;
       bar.update(
           step_,
-          concat("epoch ", epoch, "/", options_.epochs, "  loss ",
-                 fixed(loss, 4), "  ", fixed(done / seconds_since(start), 0),
-                 " samples/s"));
+          concat(
+              "epoch ",
+              epoch,
+              "/",
+              options_.epochs,
+              "  loss ",
+              fixed(loss, 4),
+              "  ",
+              fixed(done / seconds_since(start), 0),
+              " samples/s"));
       save_if_due();
     }
     bar.finish();
@@ -113,7 +125,7 @@ class Trainer {
     // DDP averages over ranks; when shares are unequal a rank's mean must
     // count by its share for the result to be the mean over the batch.
     const auto share = static_cast<double>(indices.numel() * group_.size()) /
-        static_cast<double>(options_.batch);
+                       static_cast<double>(options_.batch);
     if (share != 1.0) {
       loss = loss * share;
     }
@@ -134,8 +146,8 @@ class Trainer {
 
   void save_if_due() {
     const bool epoch_end = step_ % steps_per_epoch_ == 0;
-    const bool due = options_.checkpoint_every > 0 &&
-        step_ % options_.checkpoint_every == 0;
+    const bool due =
+        options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
     if (options_.checkpoint.empty() || !leads() ||
         !(epoch_end || due || step_ == total_steps_)) {
       return;
@@ -198,7 +210,7 @@ class Trainer {
     auto total = torch::tensor({correct}, torch::kLong);
     group_.all_reduce(total).wait();
     return static_cast<double>(total.item<std::int64_t>()) /
-        static_cast<double>(data_.test.size());
+           static_cast<double>(data_.test.size());
   }
 
   // The mean loss over the whole batch, for every step of this run.
@@ -214,8 +226,9 @@ class Trainer {
     for (const auto& item : net_->named_parameters()) {
       const auto tensor = item.value().detach().contiguous();
       prints += concat(
-          item.key(), fingerprint({static_cast<const char*>(tensor.data_ptr()),
-                                   tensor.nbytes()}));
+          item.key(),
+          fingerprint(
+              {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}));
     }
     return fingerprint(prints);
   }

@@ -12,9 +12,7 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
 // Gloo cuts a ring buffer into one chunk a rank and a chunk into at least two
 // segments of at most 1 MiB; a segment is a whole number of elements.
 std::int64_t ring_chunk_bytes(
-    int world,
-    std::int64_t total_bytes,
-    std::int64_t elem_bytes) {
+    int world, std::int64_t total_bytes, std::int64_t elem_bytes) {
   constexpr std::int64_t kMostSegmentBytes = 1024 * 1024;
   const std::int64_t most =
       elem_bytes * std::max<std::int64_t>(1, kMostSegmentBytes / elem_bytes);
@@ -29,10 +27,7 @@ std::int64_t ring_chunk_bytes(
 }  // namespace
 
 std::int64_t all_reduce_bytes(
-    int rank,
-    int world,
-    std::int64_t elems,
-    std::int64_t elem_bytes) {
+    int rank, int world, std::int64_t elems, std::int64_t elem_bytes) {
   if (world == 1 || elems == 0) {
     return 0;
   }
@@ -45,10 +40,7 @@ std::int64_t all_reduce_bytes(
 }
 
 std::int64_t broadcast_bytes(
-    int rank,
-    int world,
-    int root,
-    std::int64_t buffer_bytes) {
+    int rank, int world, int root, std::int64_t buffer_bytes) {
   // Ranks counted from the root: in round i those below 2^i hold the buffer
   // and send it 2^i further on.
   const int distance = (rank - root + world) % world;

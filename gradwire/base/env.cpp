@@ -18,8 +18,7 @@ Environment process_environment() {
 }
 
 std::optional<long> integer_variable(
-    const Environment& environment,
-    const std::string& name) {
+    const Environment& environment, const std::string& name) {
   const auto text = environment(name);
   if (!text) {
     return std::nullopt;
@@ -28,8 +27,13 @@ std::optional<long> integer_variable(
   const char* end = text->data() + text->size();
   const auto [stop, code] = std::from_chars(text->data(), end, value);
   if (code != std::errc() || stop != end) {
-    fail("launch", "environment variable ", name, " is '", *text,
-         "', expected an integer");
+    fail(
+        "launch",
+        "environment variable ",
+        name,
+        " is '",
+        *text,
+        "', expected an integer");
   }
   return value;
 }

@@ -18,7 +18,6 @@ Environment process_environment();
 // The variable as an integer, nullopt when it is not set. Throws Error naming
 // the variable when its value is not an integer.
 std::optional<long> integer_variable(
-    const Environment& environment,
-    const std::string& name);
+    const Environment& environment, const std::string& name);
 
 }  // namespace gradwire

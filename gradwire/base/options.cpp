@@ -91,12 +91,27 @@ Options::Options(
       const auto names = names_of(declared);
       const std::string list =
           names.empty() ? "takes no options" : "options are " + join(names);
-      fail("hook", "unknown option '", name, "' of '", owner, "', ", list,
-           did_you_mean(name, names));
+      fail(
+          "hook",
+          "unknown option '",
+          name,
+          "' of '",
+          owner,
+          "', ",
+          list,
+          did_you_mean(name, names));
     }
     if (!std::visit(Parse{*known, text}, values_[name])) {
-      fail("hook", "option '", name, "' of '", owner, "' got '", text,
-           "', expected ", describe_range(*known));
+      fail(
+          "hook",
+          "option '",
+          name,
+          "' of '",
+          owner,
+          "' got '",
+          text,
+          "', expected ",
+          describe_range(*known));
     }
   }
 }

@@ -46,8 +46,16 @@ constexpr Dialect kSlurm{
 int required(const Environment& environment, const Dialect& d, const char* v) {
   const auto value = integer_variable(environment, v);
   if (!value) {
-    fail("launch", d.launcher, " set one of ", d.rank, " and ", d.world,
-         " but not the other: ", v, " is missing");
+    fail(
+        "launch",
+        d.launcher,
+        " set one of ",
+        d.rank,
+        " and ",
+        d.world,
+        " but not the other: ",
+        v,
+        " is missing");
   }
   return static_cast<int>(*value);
 }
@@ -61,8 +69,16 @@ std::optional<Placement> read(const Environment& environment, Dialect d) {
   place.rank = required(environment, d, d.rank);
   place.world = required(environment, d, d.world);
   if (place.world < 1 || place.rank < 0 || place.rank >= place.world) {
-    fail("launch", d.rank, " is ", place.rank, " and ", d.world, " is ",
-         place.world, ", expected 0 <= rank < world");
+    fail(
+        "launch",
+        d.rank,
+        " is ",
+        place.rank,
+        " and ",
+        d.world,
+        " is ",
+        place.world,
+        ", expected 0 <= rank < world");
   }
   const auto local_rank = integer_variable(environment, d.local_rank);
   place.local_rank = static_cast<int>(local_rank.value_or(place.rank));
@@ -164,8 +180,8 @@ std::string first_slurm_host(const std::string& node_list) {
   }
   const std::size_t tail_end = node_list.find(',', close);
   return node_list.substr(0, bracket) +
-      node_list.substr(bracket + 1, end - bracket - 1) +
-      node_list.substr(close + 1, tail_end - close - 1);
+         node_list.substr(bracket + 1, end - bracket - 1) +
+         node_list.substr(close + 1, tail_end - close - 1);
 }
 
 }  // namespace gradwire

@@ -11,8 +11,7 @@ namespace {
 // option } ], option = key "=" value. Blanks around tokens are allowed.
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {
-  }
+  explicit Parser(std::string_view text) : text_(text) {}
 
   Spec parse() {
     Spec spec = parse_one();
@@ -84,7 +83,7 @@ class Parser {
 
   static bool is_word(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_' ||
-        c == '-' || c == '+' || c == '.' || c == '/';
+           c == '-' || c == '+' || c == '.' || c == '/';
   }
 
   [[noreturn]] void reject(const std::string& why) const {

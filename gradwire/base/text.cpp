@@ -26,8 +26,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(
-    std::string_view word,
-    const std::vector<std::string>& candidates) {
+    std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 2) + 1;
   for (const auto& candidate : candidates) {
@@ -41,8 +40,7 @@ std::string nearest(
 }
 
 std::string did_you_mean(
-    std::string_view word,
-    const std::vector<std::string>& candidates) {
+    std::string_view word, const std::vector<std::string>& candidates) {
   const std::string best = nearest(word, candidates);
   return best.empty() ? "" : concat(", did you mean '", best, "'?");
 }
@@ -56,7 +54,10 @@ std::string human_bytes(double bytes) {
   }
   std::array<char, 32> text{};
   std::snprintf(
-      text.data(), text.size(), unit ? "%.1f %s" : "%.0f %s", bytes,
+      text.data(),
+      text.size(),
+      unit ? "%.1f %s" : "%.0f %s",
+      bytes,
       kUnits[unit]);
   return text.data();
 }

@@ -34,13 +34,11 @@ std::string join(const Range& items, std::string_view separator = ", ") {
 // The candidate with the smallest edit distance to `word`, or "" when all of
 // them are too far away to be what a person meant.
 std::string nearest(
-    std::string_view word,
-    const std::vector<std::string>& candidates);
+    std::string_view word, const std::vector<std::string>& candidates);
 
 // ", did you mean 'allreduce'?" or "".
 std::string did_you_mean(
-    std::string_view word,
-    const std::vector<std::string>& candidates);
+    std::string_view word, const std::vector<std::string>& candidates);
 
 // "12.6 MB": decimal units, as networks are sold.
 std::string human_bytes(double bytes);

@@ -17,8 +17,7 @@ constexpr char kFieldEnd = '\x1f';
 // Texts can be long (every parameter of a model), so ranks read each other's
 // fingerprints and fetch a text only to explain a difference.
 std::string to_text(
-    const std::string& subject,
-    const std::vector<Fact>& facts) {
+    const std::string& subject, const std::vector<Fact>& facts) {
   std::string text = concat("the call", kFieldEnd, subject, kFieldEnd);
   for (const auto& fact : facts) {
     text += concat(fact.name, kFieldEnd, fact.value, kFieldEnd);
@@ -48,8 +47,7 @@ class Board {
         prefix_(std::move(prefix)),
         origin_(origin),
         timeout_(timeout),
-        subject_(subject) {
-  }
+        subject_(subject) {}
 
   void publish(const std::string& text) {
     put(key(origin_.rank, "text"), text);
@@ -66,12 +64,21 @@ class Board {
     } catch (const std::exception& e) {
       const bool late = Clock::now() - started >= timeout_;
       throw CommError(concat(
-          "[gradwire.comm] ", subject_, ": rank ", rank,
-          late ? concat(" did not arrive within ", timeout_.count() / 1000.0,
-                        " s")
+          "[gradwire.comm] ",
+          subject_,
+          ": rank ",
+          rank,
+          late ? concat(
+                     " did not arrive within ", timeout_.count() / 1000.0, " s")
                : " could not be asked, the store is lost",
-          " (rank ", origin_.rank, " of ", origin_.world, " waited on group '",
-          origin_.group, "'): ", first_line(e)));
+          " (rank ",
+          origin_.rank,
+          " of ",
+          origin_.world,
+          " waited on group '",
+          origin_.group,
+          "'): ",
+          first_line(e)));
     }
   }
 
@@ -79,12 +86,13 @@ class Board {
   // serve the store and is about to throw.
   void linger() {
     put(key(origin_.rank, "left"), "");
-    const auto until = Clock::now() + std::min<Clock::duration>(timeout_, kLinger);
+    const auto until =
+        Clock::now() + std::min<Clock::duration>(timeout_, kLinger);
     for (int rank = 0; rank < origin_.world; ++rank) {
       try {
         if (store_.check({key(rank, "print")})) {
-          const auto left = std::chrono::duration_cast<Milliseconds>(
-              until - Clock::now());
+          const auto left =
+              std::chrono::duration_cast<Milliseconds>(until - Clock::now());
           store_.wait({key(rank, "left")}, std::max(left, Milliseconds(1)));
         }
       } catch (const std::exception&) {
@@ -124,13 +132,30 @@ class Board {
   theirs.resize(length, "(nothing)");
   for (std::size_t i = 0; i + 1 < length; i += 2) {
     if (ours[i] != theirs[i]) {
-      fail("comm", "ranks do not agree on ", subject, ": rank 0 has ", ours[i],
-           " where rank ", other, " has ", theirs[i]);
+      fail(
+          "comm",
+          "ranks do not agree on ",
+          subject,
+          ": rank 0 has ",
+          ours[i],
+          " where rank ",
+          other,
+          " has ",
+          theirs[i]);
     }
     if (ours[i + 1] != theirs[i + 1]) {
-      fail("comm", "ranks do not agree on ", subject, ": ", ours[i], " is '",
-           ours[i + 1], "' on rank 0 but '", theirs[i + 1], "' on rank ",
-           other);
+      fail(
+          "comm",
+          "ranks do not agree on ",
+          subject,
+          ": ",
+          ours[i],
+          " is '",
+          ours[i + 1],
+          "' on rank 0 but '",
+          theirs[i + 1],
+          "' on rank ",
+          other);
     }
   }
   fail("comm", "ranks 0 and ", other, " do not agree on ", subject);

@@ -17,8 +17,7 @@ Future as_future(c10::ivalue::Future& completed) {
 
 }  // namespace
 
-Future::Future(Raw raw) : raw_(std::move(raw)) {
-}
+Future::Future(Raw raw) : raw_(std::move(raw)) {}
 
 Future Future::ready(at::Tensor value) {
   Future future(make_raw());

@@ -36,17 +36,24 @@ void check_tensor(const char* operation, const at::Tensor& tensor) {
     fail("comm", operation, " got an undefined tensor");
   }
   if (!tensor.device().is_cpu()) {
-    fail("comm", operation, " got a tensor on ", tensor.device().str(),
-         ", expected cpu: this build has no other backend");
+    fail(
+        "comm",
+        operation,
+        " got a tensor on ",
+        tensor.device().str(),
+        ", expected cpu: this build has no other backend");
   }
 }
 
 void check_contiguous(const char* operation, const at::Tensor& tensor) {
   check_tensor(operation, tensor);
   if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
-    fail("comm", operation, " got a tensor of strides ",
-         tensor.is_sparse() ? std::string("(sparse)") : concat(tensor.strides()),
-         ", expected a contiguous one");
+    fail(
+        "comm",
+        operation,
+        " got a tensor of strides ",
+        tensor.is_sparse() ? std::string("(sparse)") : concat(tensor.strides()),
+        ", expected a contiguous one");
   }
 }
 
@@ -56,8 +63,12 @@ void check_dense(const char* operation, const at::Tensor& tensor) {
   check_tensor(operation, tensor);
   if (tensor.layout() != at::kStrided ||
       !tensor.is_non_overlapping_and_dense()) {
-    fail("comm", operation, " got a tensor with holes or overlaps of sizes ",
-         tensor.sizes(), ", expected one that is dense in memory");
+    fail(
+        "comm",
+        operation,
+        " got a tensor with holes or overlaps of sizes ",
+        tensor.sizes(),
+        ", expected one that is dense in memory");
   }
 }
 
@@ -69,16 +80,31 @@ void check_rows(
   const std::int64_t have = tensor.dim() > 0 ? tensor.size(0) : 0;
   if (rows.empty()) {
     if (have % world != 0) {
-      fail("comm", "all_to_all without counts needs ", which,
-           " rows divisible by ", world, ", got ", have);
+      fail(
+          "comm",
+          "all_to_all without counts needs ",
+          which,
+          " rows divisible by ",
+          world,
+          ", got ",
+          have);
     }
     return;
   }
   const auto sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   if (static_cast<int>(rows.size()) != world || sum != have ||
       std::ranges::any_of(rows, [](auto count) { return count < 0; })) {
-    fail("comm", "all_to_all got ", which, " counts [", join(rows), "] for ",
-         have, " rows, expected ", world, " counts that add up to it");
+    fail(
+        "comm",
+        "all_to_all got ",
+        which,
+        " counts [",
+        join(rows),
+        "] for ",
+        have,
+        " rows, expected ",
+        world,
+        " counts that add up to it");
   }
 }
 
@@ -120,10 +146,7 @@ void destroy(Group::Impl* impl) {
 }  // namespace
 
 Group make_group(
-    StorePtr store,
-    int rank,
-    int world,
-    const GroupOptions& options) {
+    StorePtr store, int rank, int world, const GroupOptions& options) {
   auto impl = std::shared_ptr<Group::Impl>(new Group::Impl, destroy);
   impl->options = options;
   impl->store = store;
@@ -136,9 +159,16 @@ Group make_group(
     impl->backend =
         compat::make_gloo(gloo_store, rank, world, gloo, impl->meter);
   } catch (const std::exception& e) {
-    throw CommError(
-        concat("[gradwire.comm] group '", options.name, "' of ", world,
-            " ranks could not connect: ", e.what(), " (rank ", rank, ")"));
+    throw CommError(concat(
+        "[gradwire.comm] group '",
+        options.name,
+        "' of ",
+        world,
+        " ranks could not connect: ",
+        e.what(),
+        " (rank ",
+        rank,
+        ")"));
   }
   impl->process_group =
       c10::make_intrusive<c10d::ProcessGroup>(gloo_store, rank, world);
@@ -146,13 +176,11 @@ Group make_group(
       c10::DeviceType::CPU,
       c10d::ProcessGroup::BackendType::GLOO,
       impl->backend);
-  impl->process_group->setDefaultBackend(
-      c10d::ProcessGroup::BackendType::GLOO);
+  impl->process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return Group(std::move(impl));
 }
 
-Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {
-}
+Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Group::Impl& Group::impl() const {
   if (!impl_) {
@@ -187,14 +215,22 @@ Group Group::subgroup(
   const std::string list = join(ranks);
   agree(*this, "subgroup", {{"ranks", list}});
   const int number = impl().children++;
-  if (ranks.empty() || std::set(ranks.begin(), ranks.end()).size() != ranks.size()) {
-    fail("comm", "subgroup got ranks [", list,
-         "], expected at least one and none twice");
+  if (ranks.empty() ||
+      std::set(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    fail(
+        "comm",
+        "subgroup got ranks [",
+        list,
+        "], expected at least one and none twice");
   }
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size()) {
-      fail("comm", "subgroup got ranks [", list, "], expected 0 to ",
-           size() - 1);
+      fail(
+          "comm",
+          "subgroup got ranks [",
+          list,
+          "], expected 0 to ",
+          size() - 1);
     }
   }
   const auto me = std::ranges::find(ranks, rank());
@@ -237,9 +273,8 @@ Future Group::broadcast(at::Tensor tensor, int root) const {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  return submit("broadcast", [&] {
-    return impl().backend->broadcast(tensors, options);
-  });
+  return submit(
+      "broadcast", [&] { return impl().backend->broadcast(tensors, options); });
 }
 
 Future Group::all_gather(at::Tensor output, at::Tensor input) const {
@@ -247,18 +282,24 @@ Future Group::all_gather(at::Tensor output, at::Tensor input) const {
   check_contiguous("all_gather", output);
   if (output.numel() != input.numel() * size() ||
       output.scalar_type() != input.scalar_type()) {
-    fail("comm", "all_gather got an output of ", output.numel(), " ",
-         output.scalar_type(), ", expected ", input.numel() * size(), " ",
-         input.scalar_type());
+    fail(
+        "comm",
+        "all_gather got an output of ",
+        output.numel(),
+        " ",
+        output.scalar_type(),
+        ", expected ",
+        input.numel() * size(),
+        " ",
+        input.scalar_type());
   }
   // Gloo gathers into a list: one slice of the output a rank.
-  const auto slices =
-      output.view({size(), input.numel()}).unbind(0);
+  const auto slices = output.view({size(), input.numel()}).unbind(0);
   std::vector<std::vector<at::Tensor>> outputs{slices};
   std::vector<at::Tensor> inputs{input.view({input.numel()})};
-  return submit("all_gather", [&] {
-    return impl().backend->allgather(outputs, inputs);
-  })
+  return submit(
+             "all_gather",
+             [&] { return impl().backend->allgather(outputs, inputs); })
       .then([output](const at::Tensor&) { return output; });
 }
 
@@ -271,9 +312,12 @@ Future Group::all_to_all(
   check_contiguous("all_to_all", output);
   check_rows("output", output_rows, output, size());
   check_rows("input", input_rows, input, size());
-  return submit("all_to_all", [&] {
-    return impl().backend->alltoall_base(output, input, output_rows, input_rows);
-  })
+  return submit(
+             "all_to_all",
+             [&] {
+               return impl().backend->alltoall_base(
+                   output, input, output_rows, input_rows);
+             })
       .then([output](const at::Tensor&) { return output; });
 }
 

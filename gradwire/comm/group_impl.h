@@ -44,9 +44,6 @@ struct Group::Impl {
 
 // Connects `world` ranks that share `store`. Collective.
 Group make_group(
-    StorePtr store,
-    int rank,
-    int world,
-    const GroupOptions& options);
+    StorePtr store, int rank, int world, const GroupOptions& options);
 
 }  // namespace gradwire

@@ -14,9 +14,9 @@
 
 #include "gradwire/base/env.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/placement.h"
 #include "gradwire/comm/agreement_impl.h"
 #include "gradwire/comm/group_impl.h"
-#include "gradwire/base/placement.h"
 
 namespace gradwire {
 namespace {
@@ -36,8 +36,7 @@ struct Plan {
 };
 
 milliseconds choose_timeout(
-    const InitOptions& options,
-    const Environment& environment) {
+    const InitOptions& options, const Environment& environment) {
   milliseconds timeout = kDefaultTimeout;
   if (options.timeout) {
     timeout = *options.timeout;
@@ -46,8 +45,11 @@ milliseconds choose_timeout(
     timeout = seconds(*value);
   }
   if (timeout <= milliseconds(0)) {
-    fail("comm", "init got a timeout of ", timeout.count(),
-         " ms, expected more than 0");
+    fail(
+        "comm",
+        "init got a timeout of ",
+        timeout.count(),
+        " ms, expected more than 0");
   }
   return timeout;
 }
@@ -70,8 +72,13 @@ void apply(const InitOptions& options, Placement& place) {
     place.port = *options.port;
   }
   if (place.world < 1 || place.rank < 0 || place.rank >= place.world) {
-    fail("comm", "init got rank ", place.rank, " of ", place.world,
-         ", expected 0 <= rank < world");
+    fail(
+        "comm",
+        "init got rank ",
+        place.rank,
+        " of ",
+        place.world,
+        ", expected 0 <= rank < world");
   }
   if (place.port < 0 || place.port > 65535) {
     fail("comm", "init got port ", place.port, ", expected 0 to 65535");
@@ -85,8 +92,8 @@ Plan make_plan(const InitOptions& options) {
   apply(options, plan.place);
   plan.timeout = choose_timeout(options, environment);
   plan.interface = options.interface.empty()
-      ? environment("GLOO_SOCKET_IFNAME").value_or("")
-      : options.interface;
+                       ? environment("GLOO_SOCKET_IFNAME").value_or("")
+                       : options.interface;
   plan.file = options.file;
   const auto& place = plan.place;
   if (plan.file.empty() && place.host.empty() && !place.job.empty() &&
@@ -95,9 +102,13 @@ Plan make_plan(const InitOptions& options) {
     plan.file = folder / concat("gradwire-", getuid(), "-", place.job);
   }
   if (place.world > 1 && plan.file.empty() && place.host.empty()) {
-    fail("comm", place.launcher, " started ", place.world,
-         " ranks but said no address to meet at: set MASTER_ADDR and "
-         "MASTER_PORT to rank 0's, or give init a host or a file");
+    fail(
+        "comm",
+        place.launcher,
+        " started ",
+        place.world,
+        " ranks but said no address to meet at: set MASTER_ADDR and "
+        "MASTER_PORT to rank 0's, or give init a host or a file");
   }
   return plan;
 }
@@ -120,11 +131,20 @@ StorePtr open_tcp_store(const Plan& plan) {
     }
     return store;
   } catch (const std::exception& e) {
-    throw CommError(
-        concat("[gradwire.comm] rank ", place.rank, " of ", place.world,
-            options.isServer ? " cannot serve" : " cannot reach",
-            " the store at ", place.host, ":", place.port, " within ",
-            plan.timeout.count() / 1000.0, " s: ", e.what()));
+    throw CommError(concat(
+        "[gradwire.comm] rank ",
+        place.rank,
+        " of ",
+        place.world,
+        options.isServer ? " cannot serve" : " cannot reach",
+        " the store at ",
+        place.host,
+        ":",
+        place.port,
+        " within ",
+        plan.timeout.count() / 1000.0,
+        " s: ",
+        e.what()));
   }
 }
 
@@ -158,8 +178,8 @@ std::string address_towards(const std::string& host) {
   char text[NI_MAXHOST];
   if (connect(probe, found->ai_addr, found->ai_addrlen) == 0 &&
       getsockname(probe, raw, &length) == 0 &&
-      getnameinfo(
-          raw, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) {
+      getnameinfo(raw, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) ==
+          0) {
     result = text;
   }
   close(probe);

@@ -13,8 +13,8 @@
 
 namespace gradwire::compat {
 
-using NodePtr = std::remove_cvref_t<
-    decltype(torch::autograd::impl::grad_accumulator(
+using NodePtr =
+    std::remove_cvref_t<decltype(torch::autograd::impl::grad_accumulator(
         std::declval<const at::Tensor&>()))>;
 
 template <class N, class... Args>

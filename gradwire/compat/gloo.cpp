@@ -78,11 +78,10 @@ class MeteredGloo : public ProcessGroupGloo {
       std::shared_ptr<ByteMeter> meter)
       : ProcessGroupGloo(store, rank, world, std::move(options)),
         group_(std::move(group)),
-        meter_(std::move(meter)) {
-  }
+        meter_(std::move(meter)) {}
 
-  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options)
-      override {
+  WorkPtr broadcast(
+      Tensors& tensors, const c10d::BroadcastOptions& options) override {
     for (const auto& tensor : tensors) {
       meter_->add(
           {.payload = broadcast_bytes(
@@ -91,20 +90,18 @@ class MeteredGloo : public ProcessGroupGloo {
                static_cast<int>(options.rootRank),
                static_cast<std::int64_t>(tensor.nbytes()))});
     }
-    return named(
-        "broadcast", ProcessGroupGloo::broadcast(tensors, options));
+    return named("broadcast", ProcessGroupGloo::broadcast(tensors, options));
   }
 
-  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options)
-      override {
+  WorkPtr allreduce(
+      Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (tensors.size() == 1 && tensors[0].is_sparse()) {
       tensors[0] = tensors[0].coalesce();
       count_sparse(tensors[0]);
     } else if (!tensors.empty()) {
       count_dense(tensors[0].numel(), tensors[0].element_size());
     }
-    return named(
-        "all_reduce", ProcessGroupGloo::allreduce(tensors, options));
+    return named("all_reduce", ProcessGroupGloo::allreduce(tensors, options));
   }
 
   WorkPtr allreduce_coalesced(
@@ -166,13 +163,20 @@ class MeteredGloo : public ProcessGroupGloo {
   WorkPtr named(const char* operation, WorkPtr work) const {
     return c10::make_intrusive<NamedWork>(
         std::move(work),
-        concat("[gradwire.comm] ", operation, " on group '", group_,
-            "' failed on rank ", rank_, " of ", size_, ": "));
+        concat(
+            "[gradwire.comm] ",
+            operation,
+            " on group '",
+            group_,
+            "' failed on rank ",
+            rank_,
+            " of ",
+            size_,
+            ": "));
   }
 
   void count_dense(std::int64_t elems, std::int64_t elem_bytes) {
-    meter_->add(
-        {.payload = all_reduce_bytes(rank_, size_, elems, elem_bytes)});
+    meter_->add({.payload = all_reduce_bytes(rank_, size_, elems, elem_bytes)});
   }
 
   // Values are the payload; indices and sizes tell the peers where they go.
@@ -183,7 +187,7 @@ class MeteredGloo : public ProcessGroupGloo {
     meter_->add(
         {.payload = bytes(tensor._values()),
          .metadata = bytes(tensor._indices()) +
-             all_gather_bytes(size_, kSparseMetadataBytes)});
+                     all_gather_bytes(size_, kSparseMetadataBytes)});
   }
 
   std::string group_;

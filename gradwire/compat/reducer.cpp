@@ -11,13 +11,13 @@ namespace {
 // find_unused_parameters the Reducer never rebuilds, so the caps apply at once.
 std::vector<std::vector<std::size_t>> first_buckets(
     const ReducerOptions& options) {
-  const bool rebuilds =
-      options.static_graph || !options.find_unused_parameters;
-  const auto limits = rebuilds
-      ? std::vector<std::size_t>{std::numeric_limits<std::size_t>::max()}
-      : std::vector<std::size_t>{
-            static_cast<std::size_t>(options.first_bucket_bytes),
-            static_cast<std::size_t>(options.bucket_bytes)};
+  const bool rebuilds = options.static_graph || !options.find_unused_parameters;
+  const auto limits =
+      rebuilds
+          ? std::vector<std::size_t>{std::numeric_limits<std::size_t>::max()}
+          : std::vector<std::size_t>{
+                static_cast<std::size_t>(options.first_bucket_bytes),
+                static_cast<std::size_t>(options.bucket_bytes)};
   auto indices = std::get<0>(c10d::compute_bucket_assignment_by_size(
       options.parameters, limits, options.sparse));
   std::ranges::reverse(indices);  // backward starts at the last layer

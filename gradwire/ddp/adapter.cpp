@@ -16,8 +16,7 @@ Future::Raw make_raw() {
 
 // The same kind of error with the place added.
 std::exception_ptr add_place(
-    const std::exception_ptr& error,
-    const std::string& place) {
+    const std::exception_ptr& error, const std::string& place) {
   try {
     std::rethrow_exception(error);
   } catch (const CommError& e) {
@@ -25,8 +24,8 @@ std::exception_ptr add_place(
   } catch (const Error& e) {
     return std::make_exception_ptr(Error(e.what() + place));
   } catch (const c10::Error& e) {
-    return std::make_exception_ptr(Error(
-        concat("[gradwire.hook] ", e.what_without_backtrace(), place)));
+    return std::make_exception_ptr(
+        Error(concat("[gradwire.hook] ", e.what_without_backtrace(), place)));
   } catch (const std::exception& e) {
     return std::make_exception_ptr(
         Error(concat("[gradwire.hook] ", e.what(), place)));
@@ -58,9 +57,11 @@ struct Report {
     const at::Tensor value = done.wait();
     const std::int64_t got = value.defined() ? value.numel() : 0;
     if (!value.defined() || (elems >= 0 && got != elems)) {
-      fail_with(std::make_exception_ptr(Error(
-          concat("[gradwire.hook] the hook's result has ", got,
-                 " elements, expected ", elems))));
+      fail_with(std::make_exception_ptr(Error(concat(
+          "[gradwire.hook] the hook's result has ",
+          got,
+          " elements, expected ",
+          elems))));
       return;
     }
     result->markCompleted(c10::IValue(value));
@@ -115,8 +116,7 @@ struct HookAdapter::State {
 
 class HookAdapter::CommHook : public c10d::CommHookInterface {
  public:
-  explicit CommHook(std::shared_ptr<State> state) : state_(std::move(state)) {
-  }
+  explicit CommHook(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
     Report report = state_->report_for_next();
@@ -140,8 +140,7 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
 };
 
 HookAdapter::HookAdapter(
-    const std::vector<std::shared_ptr<const Parameter>>& parameters,
-    int rank)
+    const std::vector<std::shared_ptr<const Parameter>>& parameters, int rank)
     : state_(std::make_shared<State>()) {
   for (const auto& parameter : parameters) {
     state_->parameters.emplace(

@@ -43,8 +43,7 @@ struct ModuleOf<std::shared_ptr<M>> {
 // is that the forward runs inside.
 class NoSync {
  public:
-  explicit NoSync(DdpEngine& engine)
-      : engine_(engine), before_(engine.sync()) {
+  explicit NoSync(DdpEngine& engine) : engine_(engine), before_(engine.sync()) {
     engine_.set_sync(false);
   }
   ~NoSync() {
@@ -66,8 +65,7 @@ class DdpHandle {
       std::shared_ptr<Module> module,
       const Group& group,
       const DistributedDataParallelOptions& options)
-      : module_(std::move(module)), engine_(module_, group, options) {
-  }
+      : module_(std::move(module)), engine_(module_, group, options) {}
 
   // Passes the arguments on and returns what the module returns. Collective
   // when gradients are enabled: buffers are broadcast first.
@@ -162,8 +160,7 @@ class DistributedDataParallel {
       const Group& group,
       const DistributedDataParallelOptions& options = {})
       : handle_(std::make_shared<DdpHandle<Module>>(
-            detail::ModuleOf<M>::pointer(module), group, options)) {
-  }
+            detail::ModuleOf<M>::pointer(module), group, options)) {}
 
   DdpHandle<Module>* operator->() const {
     return handle_.get();
@@ -191,8 +188,7 @@ torch::serialize::OutputArchive& operator<<(
 }
 template <class M>
 torch::serialize::InputArchive& operator>>(
-    torch::serialize::InputArchive& archive,
-    DistributedDataParallel<M>& ddp) {
+    torch::serialize::InputArchive& archive, DistributedDataParallel<M>& ddp) {
   ddp->module()->load(archive);
   return archive;
 }

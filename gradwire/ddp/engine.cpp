@@ -174,8 +174,7 @@ void DdpEngine::Impl::construct() {
   reducer_options.find_unused_parameters = options.find_unused_parameters;
   reducer_options.static_graph = options.static_graph;
   reducer_options.gradient_as_bucket_view = options.gradient_as_bucket_view;
-  reduction =
-      compat::make_reducer(reducer_options, group.impl().process_group);
+  reduction = compat::make_reducer(reducer_options, group.impl().process_group);
   if (!options.hook.is_none()) {
     install_hook(options.hook, group);
   }
@@ -225,15 +224,27 @@ void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
   if (names.empty()) {
     fail("ddp", error.what_without_backtrace(), " (rank ", group.rank(), ")");
   }
-  const char* advice = options.static_graph
-      ? "the graph changed, which static_graph does not allow"
+  const char* advice =
+      options.static_graph
+          ? "the graph changed, which static_graph does not allow"
       : options.find_unused_parameters
-      ? "return every tensor that takes part in the loss from forward()"
-      : "set find_unused_parameters, or do not compute what the loss does not "
-        "use";
-  fail("ddp", "the last backward did not finish: ", names.size(), " of ",
-       model.trainable.size(), " parameters got no gradient: ", join(names),
-       "; ", advice, " (rank ", group.rank(), ")");
+          ? "return every tensor that takes part in the loss from forward()"
+          : "set find_unused_parameters, or do not compute what the loss does "
+            "not "
+            "use";
+  fail(
+      "ddp",
+      "the last backward did not finish: ",
+      names.size(),
+      " of ",
+      model.trainable.size(),
+      " parameters got no gradient: ",
+      join(names),
+      "; ",
+      advice,
+      " (rank ",
+      group.rank(),
+      ")");
 }
 
 void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
@@ -323,8 +334,7 @@ void DdpEngine::set_sync(bool on) {
 }
 
 void DdpEngine::set_hook(
-    const HookChoice& choice,
-    const std::optional<Group>& group) {
+    const HookChoice& choice, const std::optional<Group>& group) {
   Impl& impl = *impl_;
   std::string text;
   const auto failure = failure_of([&] {
@@ -332,9 +342,13 @@ void DdpEngine::set_hook(
     // A backward that failed is over, though not all gradients are there.
     const bool failed = impl.adapter && impl.adapter->failed();
     if (impl.watch->armed() && !failed) {
-      fail("ddp", "set_hook was called between forward and backward, expected "
-           "it before forward; a forward without a backward belongs under "
-           "torch::NoGradGuard (rank ", impl.group.rank(), ")");
+      fail(
+          "ddp",
+          "set_hook was called between forward and backward, expected "
+          "it before forward; a forward without a backward belongs under "
+          "torch::NoGradGuard (rank ",
+          impl.group.rank(),
+          ")");
     }
   });
   agree(impl.parent, "set_hook", {check_fact(failure), {"hook", text}});
@@ -344,12 +358,14 @@ void DdpEngine::set_hook(
 }
 
 void DdpEngine::register_hook_once(
-    const HookChoice& choice,
-    const std::optional<Group>& group) {
+    const HookChoice& choice, const std::optional<Group>& group) {
   const auto failure = failure_of([&] {
     if (impl_->adapter) {
-      fail("ddp", "register_ddp_comm_hook can only be called once, hook '",
-           impl_->hook_text, "' is registered; set_hook replaces it");
+      fail(
+          "ddp",
+          "register_ddp_comm_hook can only be called once, hook '",
+          impl_->hook_text,
+          "' is registered; set_hook replaces it");
     }
   });
   agree(impl_->parent, "register_ddp_comm_hook", {check_fact(failure)});
@@ -364,17 +380,15 @@ const std::string& DdpEngine::hook() const {
 // Once a hook was registered the Reducer never averages by itself again: from
 // then on "none" is the allreduce hook.
 void DdpEngine::Impl::install_hook(
-    const HookChoice& choice,
-    const Group& hook_group) {
+    const HookChoice& choice, const Group& hook_group) {
   const bool none = choice.is_none();
   if (none && !adapter) {
     return;
   }
-  auto hook = none ? HookChoice("allreduce").make(hook_group)
-                   : choice.make(hook_group);
+  auto hook =
+      none ? HookChoice("allreduce").make(hook_group) : choice.make(hook_group);
   if (!adapter) {
-    adapter = std::make_unique<HookAdapter>(
-        model.trainable, group.rank());
+    adapter = std::make_unique<HookAdapter>(model.trainable, group.rank());
     reducer().register_comm_hook(adapter->make_comm_hook());
   }
   adapter->set_hook(std::move(hook), choice.text());

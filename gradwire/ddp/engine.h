@@ -42,8 +42,7 @@ class DdpEngine {
   void set_hook(const HookChoice& hook, const std::optional<Group>& group = {});
   // The same, refused when a hook is there already.
   void register_hook_once(
-      const HookChoice& hook,
-      const std::optional<Group>& group);
+      const HookChoice& hook, const std::optional<Group>& group);
   const std::string& hook() const;
 
   // Each trainable parameter once.

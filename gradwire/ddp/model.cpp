@@ -40,8 +40,7 @@ class Inspector {
       const DistributedDataParallelOptions& options)
       : module_(module),
         options_(options),
-        sparse_weights_(sparse_weights(module)) {
-  }
+        sparse_weights_(sparse_weights(module)) {}
 
   Model run() {
     for (const auto& item : module_.named_parameters()) {
@@ -55,9 +54,11 @@ class Inspector {
     check_names("ignore", options_.ignore);
     check_names("sparse", options_.sparse);
     if (model_.trainable.empty()) {
-      fail("ddp", "no parameter of the module requires a gradient",
-           options_.ignore.empty() ? "" : " except the ignored ones",
-           ": there is nothing to average, use the module without DDP");
+      fail(
+          "ddp",
+          "no parameter of the module requires a gradient",
+          options_.ignore.empty() ? "" : " except the ignored ones",
+          ": there is nothing to average, use the module without DDP");
     }
     return std::move(model_);
   }
@@ -100,8 +101,13 @@ class Inspector {
       return false;
     }
     if (!tensor.device().is_cpu()) {
-      fail("ddp", "'", name, "' is on ", tensor.device().str(),
-           ", expected cpu: this build has no backend for other devices");
+      fail(
+          "ddp",
+          "'",
+          name,
+          "' is on ",
+          tensor.device().str(),
+          ", expected cpu: this build has no backend for other devices");
     }
     return true;
   }
@@ -114,8 +120,14 @@ class Inspector {
   void check_names(const char* option, const Names& names) const {
     for (const auto& name : names) {
       if (!contains(known_, name)) {
-        fail("ddp", "option ", option, " names '", name,
-             "', which the module does not have", did_you_mean(name, known_));
+        fail(
+            "ddp",
+            "option ",
+            option,
+            " names '",
+            name,
+            "', which the module does not have",
+            did_you_mean(name, known_));
       }
     }
   }

@@ -24,16 +24,16 @@ namespace gradwire {
 //   }
 class TensorVisitor {
  public:
-  explicit TensorVisitor(std::vector<at::Tensor*>& found) : found_(found) {
-  }
+  explicit TensorVisitor(std::vector<at::Tensor*>& found) : found_(found) {}
 
   template <class T>
   void operator()(T& value) const;
 
  private:
   template <class T>
-  static constexpr bool kIgnored = std::is_arithmetic_v<T> ||
-      std::is_enum_v<T> || std::convertible_to<T&, std::string_view> ||
+  static constexpr bool kIgnored =
+      std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+      std::convertible_to<T&, std::string_view> ||
       std::same_as<T, std::monostate> || std::same_as<T, std::nullopt_t>;
 
   std::vector<at::Tensor*>& found_;
@@ -42,21 +42,26 @@ class TensorVisitor {
 namespace detail {
 
 template <class T>
-concept UserVisitable =
-    requires(T& value, const TensorVisitor& visit) {
-      visit_tensors(value, visit);
-    };
+concept UserVisitable = requires(T& value, const TensorVisitor& visit) {
+  visit_tensors(value, visit);
+};
 template <class T>
 concept OptionalLike = requires(T& value) {
   { value.has_value() } -> std::convertible_to<bool>;
   *value;
 };
 template <class T>
-concept TupleLike = requires { std::tuple_size<T>::value; };
+concept TupleLike = requires {
+  std::tuple_size<T>::value;
+};
 template <class T>
-concept MapLike = requires { typename T::mapped_type; };
+concept MapLike = requires {
+  typename T::mapped_type;
+};
 template <class T>
-concept OrderedDictLike = requires(T& value) { value.begin()->value(); };
+concept OrderedDictLike = requires(T& value) {
+  value.begin()->value();
+};
 
 template <class T>
 inline constexpr bool kUnknownOutput = false;

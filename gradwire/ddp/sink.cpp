@@ -12,8 +12,7 @@ using torch::autograd::variable_list;
 class Sink : public torch::autograd::Node {
  public:
   explicit Sink(std::function<void()> on_backward)
-      : on_backward_(std::move(on_backward)) {
-  }
+      : on_backward_(std::move(on_backward)) {}
 
   variable_list apply(variable_list&& gradients) override {
     on_backward_();

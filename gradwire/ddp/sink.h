@@ -13,7 +13,6 @@ namespace gradwire {
 // the Reducer hears of every parameter. `on_backward` runs when it gets there.
 // Outputs without a graph stay as they are.
 void attach_sink(
-    const std::vector<at::Tensor*>& outputs,
-    std::function<void()> on_backward);
+    const std::vector<at::Tensor*>& outputs, std::function<void()> on_backward);
 
 }  // namespace gradwire

@@ -42,11 +42,16 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
       if (options.static_graph) {
         return;
       }
-      fail("ddp", "the gradient of '", names[index],
-           "' became ready twice in one backward: the parameter is used "
-           "outside of forward(), in several backward calls or by reentrant "
-           "checkpointing; call backward once a forward, or set static_graph "
-           "(rank ", options.rank, ")");
+      fail(
+          "ddp",
+          "the gradient of '",
+          names[index],
+          "' became ready twice in one backward: the parameter is used "
+          "outside of forward(), in several backward calls or by reentrant "
+          "checkpointing; call backward once a forward, or set static_graph "
+          "(rank ",
+          options.rank,
+          ")");
     }
     ready[index] = 1;
     ++ready_count;
@@ -68,7 +73,8 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   void end() {
     end_queued = false;
     const bool complete = ready_count == names.size() ||
-        options.find_unused_parameters || options.static_graph;
+                          options.find_unused_parameters ||
+                          options.static_graph;
     if (!armed || !complete) {
       return;  // another backward brings the rest
     }

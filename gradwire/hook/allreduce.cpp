@@ -10,8 +10,7 @@ namespace {
 
 class Allreduce : public Hook {
  public:
-  explicit Allreduce(Group group) : group_(std::move(group)) {
-  }
+  explicit Allreduce(Group group) : group_(std::move(group)) {}
 
   Future reduce(Bucket& bucket) override {
     // Divided first, so that a sum of half-precision gradients cannot overflow.

@@ -15,8 +15,7 @@ Bucket::Bucket(
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),
-      parameters_(std::move(parameters)) {
-}
+      parameters_(std::move(parameters)) {}
 
 bool Bucket::is_sparse() const {
   return buffer_.is_sparse();
@@ -46,8 +45,14 @@ at::Tensor Bucket::gradient(std::size_t i) const {
 
 Bucket Bucket::with_buffer(at::Tensor buffer) const {
   if (buffer.numel() != buffer_.numel()) {
-    fail("hook", "bucket ", index_, " got a buffer of ", buffer.numel(),
-         " elements, expected ", buffer_.numel());
+    fail(
+        "hook",
+        "bucket ",
+        index_,
+        " got a buffer of ",
+        buffer.numel(),
+        " elements, expected ",
+        buffer_.numel());
   }
   return Bucket(index_, is_last_, std::move(buffer), parameters_);
 }

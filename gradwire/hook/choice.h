@@ -16,22 +16,16 @@ namespace gradwire {
 class HookChoice {
  public:
   HookChoice() = default;
-  HookChoice(const char* spec) : spec_(spec) {
-  }
-  HookChoice(std::string spec) : spec_(std::move(spec)) {
-  }
+  HookChoice(const char* spec) : spec_(spec) {}
+  HookChoice(std::string spec) : spec_(std::move(spec)) {}
 
   template <std::derived_from<Hook> H>
-  HookChoice(std::shared_ptr<H> hook) : spec_(), hook_(std::move(hook)) {
-  }
+  HookChoice(std::shared_ptr<H> hook) : spec_(), hook_(std::move(hook)) {}
   template <std::derived_from<Hook> H>
-  HookChoice(std::unique_ptr<H> hook) : spec_(), hook_(std::move(hook)) {
-  }
+  HookChoice(std::unique_ptr<H> hook) : spec_(), hook_(std::move(hook)) {}
   template <class F>
-    requires std::is_invocable_r_v<Future, F&, Bucket&>
-  HookChoice(F reduce)
-      : spec_(), hook_(std::make_shared<Lambda<F>>(std::move(reduce))) {
-  }
+  requires std::is_invocable_r_v<Future, F&, Bucket&> HookChoice(F reduce)
+      : spec_(), hook_(std::make_shared<Lambda<F>>(std::move(reduce))) {}
 
   // The canonical spec, "none", or "custom <type>" for an object. Ranks compare
   // it. Throws Error for a bad spec or a null object.
@@ -43,8 +37,7 @@ class HookChoice {
  private:
   template <class F>
   struct Lambda : Hook {
-    explicit Lambda(F f) : f(std::move(f)) {
-    }
+    explicit Lambda(F f) : f(std::move(f)) {}
     Future reduce(Bucket& bucket) override {
       return f(bucket);
     }

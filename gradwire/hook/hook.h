@@ -26,8 +26,7 @@ class Hook {
   virtual Future reduce(Bucket& bucket) = 0;
 
   // The bucket layout changed: drop what was kept by bucket index.
-  virtual void rebuild() {
-  }
+  virtual void rebuild() {}
 };
 
 // What a hook is made from.

@@ -51,19 +51,34 @@ HookInfo find(const std::string& name) {
     }
   }
   const auto known = names();
-  fail("hook", "unknown hook '", name, "', known are ", join(known),
-       did_you_mean(name, known));
+  fail(
+      "hook",
+      "unknown hook '",
+      name,
+      "', known are ",
+      join(known),
+      did_you_mean(name, known));
 }
 
 // Checks one level of a spec; the options come back complete.
 Options check(const Spec& spec, const HookInfo& info) {
   if (info.wraps && !spec.inner) {
-    fail("hook", "'", spec.name, "' wraps another hook, expected ", spec.name,
-         "(hook)");
+    fail(
+        "hook",
+        "'",
+        spec.name,
+        "' wraps another hook, expected ",
+        spec.name,
+        "(hook)");
   }
   if (!info.wraps && spec.inner) {
-    fail("hook", "'", spec.name, "' takes no other hook in parentheses, got '",
-         to_string(*spec.inner), "'");
+    fail(
+        "hook",
+        "'",
+        spec.name,
+        "' takes no other hook in parentheses, got '",
+        to_string(*spec.inner),
+        "'");
   }
   return Options(spec.name, info.options, spec.options);
 }

@@ -110,8 +110,12 @@ pid_t start_child(const ChildOptions& options) {
   int code = 0;
   if (read(report.read.get(), &code, sizeof code) == sizeof code) {
     waitpid(pid, nullptr, 0);
-    fail("launch", "cannot run '", options.command.at(0),
-         "': ", std::strerror(code));
+    fail(
+        "launch",
+        "cannot run '",
+        options.command.at(0),
+        "': ",
+        std::strerror(code));
   }
   return pid;
 }

@@ -12,10 +12,8 @@ namespace gradwire::launch {
 // Owns a file descriptor.
 class Fd {
  public:
-  explicit Fd(int fd = -1) : fd_(fd) {
-  }
-  Fd(Fd&& other) noexcept : fd_(other.release()) {
-  }
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
   Fd& operator=(Fd&& other) noexcept;
   ~Fd() {
     reset();

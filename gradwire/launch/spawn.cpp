@@ -50,8 +50,8 @@ class LineReader {
       }
       pending_.append(chunk.data(), static_cast<std::size_t>(count));
       std::size_t begin = 0;
-      for (std::size_t end; (end = pending_.find('\n', begin)) !=
-           std::string::npos;
+      for (std::size_t end;
+           (end = pending_.find('\n', begin)) != std::string::npos;
            begin = end + 1) {
         on_line(
             rank_,
@@ -118,8 +118,7 @@ struct Rank {
 
 class Spawner {
  public:
-  explicit Spawner(const SpawnOptions& options) : options_(options) {
-  }
+  explicit Spawner(const SpawnOptions& options) : options_(options) {}
 
   // Nothing outlives a run that failed: neither ranks nor their children.
   ~Spawner() {
@@ -306,8 +305,13 @@ std::string to_string(const RankExit& exit) {
   if (exit.signal != 0) {
     const char* name = sigabbrev_np(exit.signal);
     return concat(
-        "rank ", exit.rank, " was killed by signal ", exit.signal, " (SIG",
-        name ? name : "?", ")");
+        "rank ",
+        exit.rank,
+        " was killed by signal ",
+        exit.signal,
+        " (SIG",
+        name ? name : "?",
+        ")");
   }
   return concat("rank ", exit.rank, " exited with code ", exit.code);
 }
@@ -328,8 +332,12 @@ SpawnResult spawn_ranks(const SpawnOptions& options) {
     fail("launch", "no program to run was given");
   }
   if (options.nproc < 1 || options.nproc > kMostLocalRanks) {
-    fail("launch", "nproc is ", options.nproc, ", expected 1 to ",
-         kMostLocalRanks);
+    fail(
+        "launch",
+        "nproc is ",
+        options.nproc,
+        ", expected 1 to ",
+        kMostLocalRanks);
   }
   return Spawner(options).run();
 }

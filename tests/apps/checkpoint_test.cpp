@@ -59,9 +59,7 @@ TEST(Checkpoint, RefusedWithNameAndReason) {
   EXPECT_ERROR(Error, load(), "is not a gradwire checkpoint of version 1");
   save_checkpoint(folder.path(), {{{"model", "mlp"}}, 1, "x"});
   EXPECT_ERROR(
-      Error,
-      load(),
-      "is of another run: model is 'mlp' there, expected 'cnn'");
+      Error, load(), "is of another run: model is 'mlp' there, expected 'cnn'");
 }
 
 TEST(Checkpoint, AnUnfinishedDraftDoesNoHarm) {

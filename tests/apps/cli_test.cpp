@@ -10,8 +10,8 @@
 namespace gradwire {
 namespace {
 
-using testing::HasSubstr;
 using test::command;
+using testing::HasSubstr;
 
 const std::string kCli = GRADWIRE_CLI;
 
@@ -20,8 +20,8 @@ void expect_refused(const std::string& arguments, const std::string& part) {
   const auto result = command(kCli + " " + arguments);
   EXPECT_EQ(result.code, 2) << arguments << "\n" << result.output;
   EXPECT_THAT(result.output, HasSubstr(part)) << arguments;
-  EXPECT_EQ(std::ranges::count(result.output, '\n'), 1)
-      << arguments << "\n" << result.output;
+  EXPECT_EQ(std::ranges::count(result.output, '\n'), 1) << arguments << "\n"
+                                                        << result.output;
 }
 
 TEST(Cli, BadInputIsOneLineAndExitCodeTwo) {
@@ -57,7 +57,8 @@ TEST(Cli, VersionAndHelp) {
 }
 
 TEST(Cli, InfoTellsWhatIsThere) {
-  const auto info = command("env -u RANK RANK=1 WORLD_SIZE=3 " + kCli + " info");
+  const auto info =
+      command("env -u RANK RANK=1 WORLD_SIZE=3 " + kCli + " info");
   EXPECT_EQ(info.code, 0);
   EXPECT_THAT(info.output, HasSubstr("torch        2."));
   EXPECT_THAT(info.output, HasSubstr("gloo"));
@@ -75,8 +76,8 @@ TEST(Cli, HooksAsTableAndAsJson) {
 }
 
 TEST(Cli, RunPrefixesOutputAndPassesArgumentsOn) {
-  const auto result =
-      command(kCli + " run --nproc 2 -- sh -c 'echo $RANK of $WORLD_SIZE $0' x");
+  const auto result = command(
+      kCli + " run --nproc 2 -- sh -c 'echo $RANK of $WORLD_SIZE $0' x");
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.output, HasSubstr("[rank 0] 0 of 2 x\n"));
   EXPECT_THAT(result.output, HasSubstr("[rank 1] 1 of 2 x\n"));
@@ -90,7 +91,8 @@ TEST(Cli, RunNamesTheRankThatFailed) {
       result.output,
       HasSubstr("rank 2 exited with code 5; the other ranks were ended"));
   result = command(
-      kCli + " run --nproc 2 -- sh -c '[ $RANK = 1 ] && kill -SEGV $$; sleep 60'");
+      kCli +
+      " run --nproc 2 -- sh -c '[ $RANK = 1 ] && kill -SEGV $$; sleep 60'");
   EXPECT_EQ(result.code, 139);
   EXPECT_THAT(result.output, HasSubstr("killed by signal 11 (SIGSEGV)"));
 }

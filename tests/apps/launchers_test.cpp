@@ -44,8 +44,7 @@ TEST(Launchers, AllOfThemTrainTheSameWeights) {
           kTorchrun + " --standalone --nproc-per-node 2 --no-python " + kCli),
       own);
   EXPECT_EQ(
-      weights_of(
-          "mpirun --allow-run-as-root --oversubscribe -np 2 " + kCli),
+      weights_of("mpirun --allow-run-as-root --oversubscribe -np 2 " + kCli),
       own);
 }
 

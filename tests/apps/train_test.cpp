@@ -26,17 +26,18 @@ json read_json(const std::string& path) {
 // Trains and returns the report.
 json train(const TemporaryFolder& folder, const std::string& arguments) {
   const std::string file = folder / "report.json";
-  const auto result =
-      command(kCli + " train " + arguments + " --json " + file);
+  const auto result = command(kCli + " train " + arguments + " --json " + file);
   EXPECT_EQ(result.code, 0) << arguments << "\n" << result.output;
   return result.code == 0 ? read_json(file) : json();
 }
 
-constexpr const char* kShort = "--data synthetic --model mlp:64 --max-steps 20 ";
+constexpr const char* kShort =
+    "--data synthetic --model mlp:64 --max-steps 20 ";
 
 TEST(Train, ReportHoldsWhatItPromises) {
   const TemporaryFolder folder;
-  const json report = train(folder, concat(kShort, "--nproc 2 --hook allreduce"));
+  const json report =
+      train(folder, concat(kShort, "--nproc 2 --hook allreduce"));
   EXPECT_EQ(report.at("world"), 2);
   EXPECT_EQ(report.at("hook"), "allreduce");
   EXPECT_EQ(report.at("steps"), 20);
@@ -68,8 +69,9 @@ TEST(Train, SameGlobalBatchSameLossCurveAtEveryWorld) {
     curves.push_back(
         train(
             folder,
-            concat("--model cnn --data fashion-mnist --max-steps 50 --nproc ",
-                   world))
+            concat(
+                "--model cnn --data fashion-mnist --max-steps 50 --nproc ",
+                world))
             .at("loss")
             .get<std::vector<double>>());
     ASSERT_EQ(curves.back().size(), 50u);
@@ -86,8 +88,9 @@ TEST(Train, EveryModelTrains) {
   for (const char* model : {"mlp", "cnn", "resnet18:8"}) {
     const json report = train(
         folder,
-        concat("--data synthetic --max-steps 3 --nproc 2 --batch 16 --model ",
-               model));
+        concat(
+            "--data synthetic --max-steps 3 --nproc 2 --batch 16 --model ",
+            model));
     EXPECT_EQ(report.at("identical"), true) << model;
   }
 }
@@ -122,16 +125,15 @@ TEST(Train, ForeignCheckpointsAreRefused) {
   const std::string saved = " --checkpoint " + folder.path().string();
   train(folder, concat(kShort, "--nproc 2", saved));
   const auto refused = [&](const std::string& arguments) {
-    const auto result = command(
-        kCli + " train " + kShort + arguments + saved + " --resume");
+    const auto result =
+        command(kCli + " train " + kShort + arguments + saved + " --resume");
     EXPECT_EQ(result.code, 2) << result.output;
     return result.output;
   };
   EXPECT_THAT(
       refused("--nproc 2 --model cnn"),
       HasSubstr("model is 'mlp:64' there, expected 'cnn'"));
-  EXPECT_THAT(
-      refused("--nproc 1 --seed 9"), HasSubstr("seed is '1' there"));
+  EXPECT_THAT(refused("--nproc 1 --seed 9"), HasSubstr("seed is '1' there"));
   std::filesystem::resize_file(folder / "checkpoint.gradwire", 500);
   EXPECT_THAT(refused("--nproc 2"), HasSubstr("checkpoint.gradwire' is trunc"));
 }
@@ -147,10 +149,13 @@ TEST(Train, KillDuringASaveLosesNothing) {
   long step = 0;
   for (int round = 0; round < 6; ++round) {
     command(concat(
-        "timeout -s KILL ", 2.0 + 0.13 * round, " ", kCli, arguments,
+        "timeout -s KILL ",
+        2.0 + 0.13 * round,
+        " ",
+        kCli,
+        arguments,
         round > 0 ? " --resume" : ""));
-    const auto result =
-        command(kCli + arguments + " --resume --max-steps 1");
+    const auto result = command(kCli + arguments + " --resume --max-steps 1");
     ASSERT_EQ(result.code, 0) << result.output;
     const auto at = result.output.find("resumed at step ");
     ASSERT_NE(at, std::string::npos) << result.output;

@@ -23,9 +23,12 @@ TEST_P(Wire, CountedBytesAreTheKernelsBytes) {
   const std::string report = folder / "report.json";
   // The last number is what the loopback interface has transmitted.
   const auto result = command(concat(
-      "unshare -rn sh -c 'ip link set lo up && ", GRADWIRE_CLI,
+      "unshare -rn sh -c 'ip link set lo up && ",
+      GRADWIRE_CLI,
       " train --data synthetic --model mlp:512 --max-steps 40 --nproc ",
-      GetParam(), " --json ", report,
+      GetParam(),
+      " --json ",
+      report,
       " >/dev/null && awk \"/lo:/ {print \\$10}\" /proc/net/dev'"));
   ASSERT_EQ(result.code, 0) << result.output;
   const auto last_line = result.output.rfind('\n', result.output.size() - 2);

@@ -60,8 +60,7 @@ TEST(Options, ErrorsSayWhatWouldBeRight) {
       "unknown option 'rnak' of 'h'",
       "rank, rate, ef, rounding",
       "did you mean 'rank'?");
-  EXPECT_ERROR(
-      Error, Options("noop", {}, {{"x", "1"}}), "takes no options");
+  EXPECT_ERROR(Error, Options("noop", {}, {{"x", "1"}}), "takes no options");
 }
 
 }  // namespace

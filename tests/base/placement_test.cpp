@@ -62,8 +62,8 @@ TEST(Placement, OpenMpiInsideSlurm) {
 }
 
 TEST(Placement, Mpich) {
-  const Placement p = place(
-      {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}});
+  const Placement p =
+      place({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}});
   EXPECT_EQ(p.launcher, "MPICH");
   EXPECT_EQ(p.rank, 2);
   EXPECT_EQ(p.world, 3);

@@ -17,8 +17,7 @@ TEST(Spec, NameOptionsAndInner) {
 }
 
 TEST(Spec, CanonicalTextSortsOptions) {
-  EXPECT_EQ(
-      to_string(parse_spec("w(x:b=2, a=1) : z=0")), "w(x:a=1,b=2):z=0");
+  EXPECT_EQ(to_string(parse_spec("w(x:b=2, a=1) : z=0")), "w(x:a=1,b=2):z=0");
 }
 
 TEST(Spec, ErrorsPointAtThePlace) {

@@ -28,8 +28,10 @@ TEST(Future, ThenPassesValuesAndErrorsOn) {
   const Future failed =
       Future::failed(std::make_exception_ptr(CommError("peer lost")));
   EXPECT_ERROR(CommError, failed.then(twice).wait(), "peer lost");
-  const Future thrower = Future::ready(torch::ones({})).then(
-      [](const at::Tensor&) -> at::Tensor { throw Error("bad step"); });
+  const Future thrower =
+      Future::ready(torch::ones({})).then([](const at::Tensor&) -> at::Tensor {
+        throw Error("bad step");
+      });
   EXPECT_ERROR(Error, thrower.wait(), "bad step");
 }
 

@@ -122,8 +122,7 @@ TEST(Group, SparseAllReduceSumsAndCountsIndicesAsMetadata) {
     EXPECT_EQ(sum[3][1].item<float>(), 1);
     EXPECT_EQ(sum.sum().item<float>(), 8);
     const std::int64_t nnz = group.rank() == 0 ? 1 : 2;
-    EXPECT_EQ(
-        group.bytes_sent() - before, (Bytes{nnz * 2 * 4, 72 + nnz * 8}));
+    EXPECT_EQ(group.bytes_sent() - before, (Bytes{nnz * 2 * 4, 72 + nnz * 8}));
   });
 }
 
@@ -213,8 +212,7 @@ TEST(Group, BadTensorsAreRefusedBeforeAnythingIsSent) {
         "divisible by 2, got 3");
     EXPECT_ERROR(
         Error,
-        group.all_to_all(
-            torch::empty({3}), torch::ones({3}), {1, 1}, {1, 2}),
+        group.all_to_all(torch::empty({3}), torch::ones({3}), {1, 1}, {1, 2}),
         "output counts [1, 1] for 3 rows");
     EXPECT_EQ(group.bytes_sent(), before);
     // The group is as good as new.
@@ -227,7 +225,7 @@ TEST(Group, ChannelsLastIsDense) {
     auto tensor = test::random_tensor({2, 3, 4, 5}, group.rank())
                       .contiguous(at::MemoryFormat::ChannelsLast);
     const auto expected = test::random_tensor({2, 3, 4, 5}, 0) +
-        test::random_tensor({2, 3, 4, 5}, 1);
+                          test::random_tensor({2, 3, 4, 5}, 1);
     group.all_reduce(tensor).wait();
     EXPECT_TRUE(torch::allclose(tensor, expected));
   });

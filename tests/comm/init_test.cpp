@@ -47,14 +47,12 @@ TEST(Init, AloneWithoutALauncher) {
 
 TEST(Init, MeetsOverTcp) {
   const int port = launch::free_port();
-  meet(3, [&](int) {
-    return InitOptions{.host = "127.0.0.1", .port = port};
-  });
+  meet(3, [&](int) { return InitOptions{.host = "127.0.0.1", .port = port}; });
 }
 
 TEST(Init, MeetsThroughAFile) {
   const std::string file = std::filesystem::temp_directory_path() /
-      ("gradwire-init-" + std::to_string(getpid()));
+                           ("gradwire-init-" + std::to_string(getpid()));
   meet(2, [&](int) { return InitOptions{.file = file}; });
 }
 
@@ -68,9 +66,8 @@ TEST(Init, UsesTheInterfaceItIsTold) {
 TEST(Init, CanBeCalledAgain) {
   const int port = launch::free_port();
   for (int turn = 0; turn < 2; ++turn) {
-    meet(2, [&](int) {
-      return InitOptions{.host = "127.0.0.1", .port = port};
-    });
+    meet(
+        2, [&](int) { return InitOptions{.host = "127.0.0.1", .port = port}; });
   }
 }
 
@@ -143,7 +140,7 @@ TEST(Init, DifferentWorldsAreAnErrorOnEveryRank) {
 
 TEST(InitProcesses, UnderstandsTheEnvironment) {
   const std::string file = std::filesystem::temp_directory_path() /
-      ("gradwire-init-env-" + std::to_string(getppid()));
+                           ("gradwire-init-env-" + std::to_string(getppid()));
   test::run_processes(2, [&](const Group& harness) {
     setenv("OMPI_COMM_WORLD_RANK", harness.rank() ? "1" : "0", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);

@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"small_buckets", {.bucket_cap_mb = 1e-4}},
         Setting{"view", {.gradient_as_bucket_view = true}},
         Setting{
-            "view_hook", {.hook = "allreduce", .gradient_as_bucket_view = true}},
+            "view_hook",
+            {.hook = "allreduce", .gradient_as_bucket_view = true}},
         Setting{"find_unused", {.find_unused_parameters = true}},
         Setting{"static_graph", {.static_graph = true}},
         Setting{"static_hook", {.hook = "allreduce", .static_graph = true}}),
@@ -149,7 +150,8 @@ TEST(Ddp, NoSyncAccumulatesAndTheNextBackwardAveragesTheSum) {
           const auto guard = ddp->no_sync();
           ddp->forward(input).square().sum().backward();
           EXPECT_EQ(ddp->stats().sent, before);
-          EXPECT_TRUE(test::same_bits(net->weight.grad(), alone->weight.grad()));
+          EXPECT_TRUE(
+              test::same_bits(net->weight.grad(), alone->weight.grad()));
         } else {
           ddp->forward(input).square().sum().backward();
         }
@@ -218,7 +220,8 @@ TEST(Ddp, StatsCountStepsBucketsAndBytes) {
     torch::nn::Sequential net(
         torch::nn::Linear(100, 100), torch::nn::Linear(100, 100));
     auto ddp = DistributedDataParallel(
-        net, group,
+        net,
+        group,
         {.hook = "allreduce",
          .bucket_cap_mb = 0.03,
          .first_bucket_cap_mb = 0.03});
@@ -232,8 +235,7 @@ TEST(Ddp, StatsCountStepsBucketsAndBytes) {
     EXPECT_EQ(stats.parameters, elems);
     EXPECT_TRUE(stats.rebuilt);
     EXPECT_EQ(stats.bucket_bytes.size(), 2u);
-    EXPECT_EQ(
-        stats.bucket_bytes[0] + stats.bucket_bytes[1], elems * 4);
+    EXPECT_EQ(stats.bucket_bytes[0] + stats.bucket_bytes[1], elems * 4);
     // At W=2 the ring sends every element once, give or take one a bucket.
     EXPECT_EQ(stats.sent_last_step.payload, elems * 4);
     EXPECT_EQ(stats.sent_last_step.metadata, 0);

@@ -30,7 +30,8 @@ TEST(DdpErrors, NothingToTrain) {
         "there is nothing to average");
     EXPECT_ERROR(
         Error,
-        DistributedDataParallel(std::shared_ptr<torch::nn::LinearImpl>(), group),
+        DistributedDataParallel(
+            std::shared_ptr<torch::nn::LinearImpl>(), group),
         "null module");
     EXPECT_ERROR(
         Error, DistributedDataParallel(Linear(nullptr), group), "null module");
@@ -52,8 +53,7 @@ TEST(DdpErrors, BadOptions) {
         wrap({.ignore = {"wieght"}}),
         "option ignore names 'wieght'",
         "did you mean 'weight'?");
-    EXPECT_ERROR(
-        Error, wrap({.sparse = {"x"}}), "option sparse names 'x'");
+    EXPECT_ERROR(Error, wrap({.sparse = {"x"}}), "option sparse names 'x'");
     EXPECT_ERROR(Error, wrap({.hook = "int7(8)"}), "unknown hook 'int7'");
   });
 }
@@ -88,8 +88,7 @@ TEST(DdpErrors, RanksMustAgreeBeforeTheyStart) {
     if (odd) {
       other->to(torch::kDouble);
     }
-    EXPECT_ERROR(
-        Error, DistributedDataParallel(other, group), "weight Double");
+    EXPECT_ERROR(Error, DistributedDataParallel(other, group), "weight Double");
     EXPECT_ERROR(
         Error,
         DistributedDataParallel(Linear(2, 2), group, {.static_graph = odd}),

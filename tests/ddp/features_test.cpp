@@ -1,5 +1,5 @@
-// The less common shapes of models: outputs of every kind, unused, frozen, tied,
-// sparse, strided and mixed parameters.
+// The less common shapes of models: outputs of every kind, unused, frozen,
+// tied, sparse, strided and mixed parameters.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -67,8 +67,7 @@ Map Branches<Map>::make(const at::Tensor& a, const at::Tensor& b) {
 }
 template <>
 user::Output Branches<user::Output>::make(
-    const at::Tensor& a,
-    const at::Tensor& b) {
+    const at::Tensor& a, const at::Tensor& b) {
   return {a, b};
 }
 
@@ -95,8 +94,8 @@ TYPED_TEST_SUITE(OutputKinds, Kinds);
 TYPED_TEST(OutputKinds, UnusedParametersAreFoundThroughTheOutput) {
   run_threads(2, [](const Group& group) {
     auto net = std::make_shared<Branches<TypeParam>>();
-    auto ddp = DistributedDataParallel(
-        net, group, {.find_unused_parameters = true});
+    auto ddp =
+        DistributedDataParallel(net, group, {.find_unused_parameters = true});
     for (int step = 0; step < 4; ++step) {
       ddp->zero_grad();
       const auto x = torch::full({1, 2}, group.rank() + 1.0);
@@ -172,7 +171,8 @@ TEST(DdpFeatures, IndexAndIsLastAreRightInEveryIteration) {
         torch::nn::Sequential net{nullptr};
       };
       auto ddp = DistributedDataParallel(
-          std::make_shared<Wrap>(net), group,
+          std::make_shared<Wrap>(net),
+          group,
           {.hook = hook, .bucket_cap_mb = 0.01, .static_graph = static_graph});
       for (int step = 0; step < 4; ++step) {
         seen.clear();
@@ -255,8 +255,7 @@ TEST(DdpFeatures, TiedParametersCountOnce) {
 
 TEST(DdpFeatures, FrozenParametersAreSharedButNotReduced) {
   run_threads(2, [](const Group& group) {
-    torch::nn::Sequential net(
-        torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
     test::fill_parameters(*net, group.rank());
     net[0]->as<torch::nn::Linear>()->weight.requires_grad_(false);
     auto ddp = DistributedDataParallel(net, group);
@@ -272,15 +271,14 @@ TEST(DdpFeatures, FrozenParametersAreSharedButNotReduced) {
 
 TEST(DdpFeatures, IgnoredParametersAreLeftAlone) {
   run_threads(2, [](const Group& group) {
-    torch::nn::Sequential net(
-        torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
     test::fill_parameters(*net, group.rank());
-    auto ddp = DistributedDataParallel(
-        net, group, {.ignore = {"0.weight", "0.bias"}});
-    EXPECT_FALSE(test::same_on_all_ranks(
-        group, net->named_parameters()["0.weight"]));
-    EXPECT_TRUE(test::same_on_all_ranks(
-        group, net->named_parameters()["1.weight"]));
+    auto ddp =
+        DistributedDataParallel(net, group, {.ignore = {"0.weight", "0.bias"}});
+    EXPECT_FALSE(
+        test::same_on_all_ranks(group, net->named_parameters()["0.weight"]));
+    EXPECT_TRUE(
+        test::same_on_all_ranks(group, net->named_parameters()["1.weight"]));
     for (int step = 0; step < 2; ++step) {
       ddp->zero_grad();
       const auto x = torch::full({1, 2}, group.rank() + 1.0);

@@ -14,8 +14,7 @@ namespace {
 using test::run_threads;
 
 float gradient_of_step(
-    DistributedDataParallel<torch::nn::Linear>& ddp,
-    const Group& group) {
+    DistributedDataParallel<torch::nn::Linear>& ddp, const Group& group) {
   ddp->zero_grad();
   ddp->forward(torch::full({1, 2}, 1.0 * group.rank())).sum().backward();
   return ddp->module()->weight.grad()[0][0].item<float>();
@@ -34,9 +33,8 @@ TEST(HookSwap, AnyHookToAnyOtherAndBackToNone) {
     EXPECT_EQ(gradient_of_step(ddp, group), local);
     ddp->set_hook("allreduce");
     EXPECT_EQ(gradient_of_step(ddp, group), 0.5f);
-    ddp->set_hook([group](Bucket& bucket) {
-      return group.all_reduce(bucket.buffer());
-    });
+    ddp->set_hook(
+        [group](Bucket& bucket) { return group.all_reduce(bucket.buffer()); });
     EXPECT_EQ(gradient_of_step(ddp, group), 1.0f);
     ddp->set_hook("none");
     EXPECT_EQ(ddp->hook(), "none");
@@ -99,8 +97,7 @@ TEST(HookSwap, HooksSeeNamesAndAreToldOfNewLayouts) {
   };
   run_threads(2, [](const Group& group) {
     auto recorder = std::make_shared<Recorder>();
-    torch::nn::Sequential net(
-        torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
+    torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
     auto ddp = DistributedDataParallel(net, group, {.hook = recorder});
     for (int step = 0; step < 3; ++step) {
       recorder->names.clear();
@@ -108,7 +105,8 @@ TEST(HookSwap, HooksSeeNamesAndAreToldOfNewLayouts) {
       std::ranges::sort(recorder->names);
       EXPECT_EQ(
           recorder->names,
-          (std::vector<std::string>{"0.bias", "0.weight", "1.bias", "1.weight"}));
+          (std::vector<std::string>{
+              "0.bias", "0.weight", "1.bias", "1.weight"}));
       EXPECT_EQ(recorder->rebuilds, step == 0 ? 0 : 1);
     }
   });

@@ -41,7 +41,8 @@ TEST(Outputs, EveryKindOfOutput) {
   EXPECT_EQ(count(std::optional(t)), 1u);
   EXPECT_EQ(count(std::optional<at::Tensor>()), 0u);
   EXPECT_EQ(count(std::map<std::string, at::Tensor>{{"a", t}, {"b", t}}), 2u);
-  EXPECT_EQ(count(std::unordered_map<int, std::vector<at::Tensor>>{{1, {t}}}), 1u);
+  EXPECT_EQ(
+      count(std::unordered_map<int, std::vector<at::Tensor>>{{1, {t}}}), 1u);
   torch::OrderedDict<std::string, at::Tensor> dict;
   dict.insert("a", t);
   EXPECT_EQ(count(dict), 1u);

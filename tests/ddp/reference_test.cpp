@@ -1,5 +1,6 @@
 // PyTorch's own tests of its hooks, one to one: same sizes, same seeds, same
-// tolerances (test_ddp_hooks, test_c10d_gloo, test_c10d_nccl, distributed_test).
+// tolerances (test_ddp_hooks, test_c10d_gloo, test_c10d_nccl,
+// distributed_test).
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -33,8 +34,7 @@ at::Tensor task_input(const Group& group) {
 }
 
 at::Tensor task_gradient(
-    const Group& group,
-    std::optional<DDPCommHookType> type) {
+    const Group& group, std::optional<DDPCommHookType> type) {
   auto ddp = DistributedDataParallel(Task(), group);
   if (type) {
     register_ddp_comm_hook(*type, ddp, group);
@@ -89,8 +89,9 @@ TEST(Reference, IsLastHook) {
 TEST(Reference, DdpCommHookFuturePassing) {
   run_threads(2, [](const Group& group) {
     const auto twos = [](Bucket& bucket) {
-      return Future::ready(bucket.buffer())
-          .then([](const at::Tensor& t) { return torch::full_like(t, 2); });
+      return Future::ready(bucket.buffer()).then([](const at::Tensor& t) {
+        return torch::full_like(t, 2);
+      });
     };
     auto ddp = DistributedDataParallel(
         torch::nn::Linear(10, 10), group, {.hook = twos});
@@ -129,8 +130,9 @@ TEST(Reference, DdpInvalidCommHookInit) {
 TEST(Reference, DdpInvalidCommHookReturnType) {
   run_threads(2, [](const Group& group) {
     auto ddp = DistributedDataParallel(
-        torch::nn::Linear(4, 4), group,
-        {.hook = [](Bucket&) { return Future(); }});
+        torch::nn::Linear(4, 4), group, {.hook = [](Bucket&) {
+          return Future();
+        }});
     auto loss = ddp->forward(torch::ones({1, 4})).sum();
     EXPECT_ERROR(
         Error,
@@ -140,15 +142,15 @@ TEST(Reference, DdpInvalidCommHookReturnType) {
     // A result of the wrong size is told from one that fits.
     ddp->set_hook([](Bucket&) { return Future::ready(torch::ones({3})); });
     loss = ddp->forward(torch::ones({1, 4})).sum();
-    EXPECT_ERROR(
-        Error, loss.backward(), "result has 3 elements, expected 20");
+    EXPECT_ERROR(Error, loss.backward(), "result has 3 elements, expected 20");
   });
 }
 
 TEST(Reference, DefaultDdpCommHooks) {
   run_threads(2, [](const Group& group) {
     for (const auto type :
-         {std::optional<DDPCommHookType>(), std::optional(DDPCommHookType::ALLREDUCE)}) {
+         {std::optional<DDPCommHookType>(),
+          std::optional(DDPCommHookType::ALLREDUCE)}) {
       auto net = torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false));
       torch::nn::init::ones_(net->weight);
       auto ddp = DistributedDataParallel(
@@ -170,7 +172,8 @@ TEST(Reference, DdpHookParityAllreduce) {
       auto net = torch::nn::Linear(torch::nn::LinearOptions(1, 5).bias(false));
       auto ddp = DistributedDataParallel(net, group);
       register_ddp_comm_hook(
-          DDPCommHookType::ALLREDUCE, ddp,
+          DDPCommHookType::ALLREDUCE,
+          ddp,
           own_group ? std::optional(group.duplicate("hook")) : std::nullopt);
       for (int i = 0; i < 100; ++i) {
         ddp->zero_grad();
@@ -187,7 +190,8 @@ TEST(Reference, DdpHookWithOptimizerNoSync) {
   run_threads(2, [](const Group& group) {
     int calls = 0;
     auto ddp = DistributedDataParallel(
-        torch::nn::Linear(2, 2), group,
+        torch::nn::Linear(2, 2),
+        group,
         {.hook = [&calls, group](Bucket& bucket) {
           ++calls;
           return group.all_reduce(bucket.buffer());
@@ -207,9 +211,7 @@ TEST(Reference, DdpCommHookSparseGradients) {
     std::vector<at::Tensor> results;
     for (const char* hook : {"none", "allreduce"}) {
       auto net = torch::nn::EmbeddingBag(
-          torch::nn::EmbeddingBagOptions(10, 3)
-              .mode(torch::kSum)
-              .sparse(true));
+          torch::nn::EmbeddingBagOptions(10, 3).mode(torch::kSum).sparse(true));
       test::fill_parameters(*net, 3);
       auto ddp = DistributedDataParallel(net, group, {.hook = hook});
       const auto ids = torch::tensor({group.rank(), 5, 5, 7});

@@ -9,8 +9,7 @@ namespace gradwire {
 namespace {
 
 std::shared_ptr<const Parameter> parameter(
-    const std::string& name,
-    const at::Tensor& tensor) {
+    const std::string& name, const at::Tensor& tensor) {
   return std::make_shared<const Parameter>(Parameter{name, tensor});
 }
 

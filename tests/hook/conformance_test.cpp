@@ -24,12 +24,11 @@ bool averages(const HookInfo& info) {
 
 // One backward's worth of buckets through the hook.
 std::vector<at::Tensor> reduce(
-    Hook& hook,
-    const std::vector<at::Tensor>& gradients) {
+    Hook& hook, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    auto parameter = std::make_shared<const Parameter>(Parameter{
-        concat("p", i), torch::zeros_like(gradients[i])});
+    auto parameter = std::make_shared<const Parameter>(
+        Parameter{concat("p", i), torch::zeros_like(gradients[i])});
     Bucket bucket(
         i, i + 1 == gradients.size(), gradients[i].clone(), {parameter});
     results.push_back(hook.reduce(bucket).wait());
@@ -38,15 +37,13 @@ std::vector<at::Tensor> reduce(
 }
 
 void expect_close(
-    const at::Tensor& got,
-    const at::Tensor& expected,
-    double tolerance) {
+    const at::Tensor& got, const at::Tensor& expected, double tolerance) {
   if (expected.numel() == 0) {
     EXPECT_EQ(got.numel(), 0);
     return;
   }
   const double bound = std::max(tolerance, 1e-6) *
-      std::max(1e-30, expected.abs().max().item<double>());
+                       std::max(1e-30, expected.abs().max().item<double>());
   EXPECT_LE((got - expected).abs().max().item<double>(), bound);
 }
 
@@ -85,8 +82,7 @@ void repeats_itself(const HookInfo& info, const Group& group) {
 }
 
 void non_finite_values_reach_every_rank(
-    const HookInfo& info,
-    const Group& group) {
+    const HookInfo& info, const Group& group) {
   const auto hook = make_hook(info.name, group);
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(),
@@ -104,12 +100,12 @@ void non_finite_values_reach_every_rank(
 
 void handles_other_types(const HookInfo& info, const Group& group) {
   const auto hook = make_hook(info.name, group);
-  const auto mine =
-      random_tensor({100}, group.rank()).to(torch::kDouble);
+  const auto mine = random_tensor({100}, group.rank()).to(torch::kDouble);
   const auto result = reduce(*hook, {mine}).at(0);
   if (averages(info)) {
     expect_close(
-        result.to(torch::kDouble), test::exact_mean(group, mine),
+        result.to(torch::kDouble),
+        test::exact_mean(group, mine),
         info.tolerance);
     EXPECT_TRUE(same_on_all_ranks(group, result));
   }
@@ -126,7 +122,8 @@ void trains_through_a_rebuild(const HookInfo& info, const Group& group) {
   torch::nn::Sequential alone =
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
   auto ddp = DistributedDataParallel(
-      net, group,
+      net,
+      group,
       {.hook = info.name, .bucket_cap_mb = 0.01, .first_bucket_cap_mb = 0.001});
   for (int step = 0; step < 4; ++step) {
     const auto input = random_tensor({8, 16}, 50 * step + group.rank());
@@ -144,7 +141,8 @@ void trains_through_a_rebuild(const HookInfo& info, const Group& group) {
       // The tolerance is relative to a bucket's largest element.
       EXPECT_TRUE(same_on_all_ranks(group, got));
       expect_close(
-          got, test::exact_mean(group, expected[i].grad()),
+          got,
+          test::exact_mean(group, expected[i].grad()),
           std::max(2e-5, 10 * info.tolerance));
     }
   }
@@ -192,8 +190,7 @@ class Conformance : public testing::TestWithParam<Case> {
  public:
   static void run_all(test::Runner run) {
     const Case& c = GetParam();
-    run(
-        c.world,
+    run(c.world,
         [&](const Group& group) {
           for (const auto& [name, check] : kChecks) {
             const testing::ScopedTrace trace(__FILE__, __LINE__, name);
@@ -225,8 +222,7 @@ TEST_P(ConformanceProcesses, APeersDeathSurfacesInBackward) {
       c.world,
       [&](const Group& group) {
         torch::nn::Linear net(8, 8);
-        auto ddp =
-            DistributedDataParallel(net, group, {.hook = c.info.name});
+        auto ddp = DistributedDataParallel(net, group, {.hook = c.info.name});
         ddp->forward(torch::ones({2, 8})).sum().backward();
         auto loss = ddp->forward(torch::ones({2, 8})).sum();
         if (group.rank() == group.size() - 1) {

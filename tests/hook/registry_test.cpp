@@ -14,8 +14,7 @@ class Scale : public Hook {
  public:
   explicit Scale(HookContext context)
       : factor_(context.options.number("factor")),
-        inner_(std::move(context.inner)) {
-  }
+        inner_(std::move(context.inner)) {}
   Future reduce(Bucket& bucket) override {
     return inner_->reduce(bucket).then(
         [factor = factor_](const at::Tensor& t) { return t * factor; });
@@ -65,8 +64,7 @@ TEST(Registry, BadSpecsAreExplained) {
       Error, check_hook_spec("allreduce:rank=1"), "unknown option 'rank'");
   EXPECT_ERROR(Error, check_hook_spec("noop(allreduce)"), "takes no other");
   EXPECT_ERROR(Error, check_hook_spec("scale"), "expected scale(hook)");
-  EXPECT_ERROR(
-      Error, check_hook_spec("scale(noop):factor=-1"), "at least 0");
+  EXPECT_ERROR(Error, check_hook_spec("scale(noop):factor=-1"), "at least 0");
   EXPECT_ERROR(Error, check_hook_spec("scale(noop"), "unbalanced '('");
   EXPECT_ERROR(Error, check_hook_spec("scale(bla)"), "unknown hook 'bla'");
 }
@@ -111,8 +109,7 @@ TEST(HookChoice, TextTellsChoicesApart) {
   EXPECT_EQ(lambda.text().substr(0, 7), "custom ");
   EXPECT_FALSE(lambda.is_none());
   EXPECT_ERROR(Error, HookChoice("").text(), "empty spec or a null hook");
-  EXPECT_ERROR(
-      Error, HookChoice(std::shared_ptr<Hook>()).text(), "null hook");
+  EXPECT_ERROR(Error, HookChoice(std::shared_ptr<Hook>()).text(), "null hook");
 }
 
 }  // namespace

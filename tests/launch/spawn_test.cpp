@@ -22,7 +22,8 @@ struct Captured {
   std::map<int, std::vector<std::string>> err;
 };
 
-Captured spawn(int nproc, const std::string& script, SpawnOptions options = {}) {
+Captured spawn(
+    int nproc, const std::string& script, SpawnOptions options = {}) {
   Captured captured;
   options.command = {"/bin/sh", "-c", script};
   options.nproc = nproc;
@@ -111,8 +112,8 @@ TEST(Spawn, SignalsAreForwarded) {
     std::this_thread::sleep_for(milliseconds(500));
     kill(getpid(), SIGTERM);
   });
-  const auto captured = spawn(
-      2, "trap 'echo got it; exit 0' TERM; while :; do sleep 0.05; done");
+  const auto captured =
+      spawn(2, "trap 'echo got it; exit 0' TERM; while :; do sleep 0.05; done");
   sender.join();
   EXPECT_EQ(captured.result.signal, SIGTERM);
   EXPECT_EQ(captured.result.exit_code(), 128 + SIGTERM);

@@ -29,7 +29,8 @@ inline CommandResult command(const std::string& text) {
     result.output.append(chunk.data(), count);
   }
   const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.code =
+      WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
 

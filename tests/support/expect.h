@@ -8,8 +8,8 @@
 #include "gradwire/base/error.h"
 
 // Expects `statement` to throw `Type` with a text that contains each part.
-#define EXPECT_ERROR(Type, statement, ...)                        \
-  ::gradwire::test::expect_error<Type>(                           \
+#define EXPECT_ERROR(Type, statement, ...) \
+  ::gradwire::test::expect_error<Type>(    \
       [&] { statement; }, {__VA_ARGS__}, #statement, __FILE__, __LINE__)
 
 namespace gradwire::test {

@@ -24,8 +24,7 @@ constexpr const char* kCall = "GRADWIRE_TEST_CALL";
 constexpr const char* kFile = "GRADWIRE_TEST_FILE";
 
 GroupOptions group_options(const RankOptions& options) {
-  return {
-      .name = "world", .timeout = options.timeout, .address = "127.0.0.1"};
+  return {.name = "world", .timeout = options.timeout, .address = "127.0.0.1"};
 }
 
 // What the body threw, "" if nothing.
@@ -54,9 +53,7 @@ std::string running_test() {
 
 // This process is a rank: do its part and leave.
 [[noreturn]] void be_rank(
-    int rank,
-    const Body& body,
-    const RankOptions& options) {
+    int rank, const Body& body, const RankOptions& options) {
   const Environment environment = process_environment();
   const auto world = static_cast<int>(*integer_variable(environment, kWorld));
   std::string failure;
@@ -74,8 +71,7 @@ std::string running_test() {
 
 class Output {
  public:
-  explicit Output(int n) : lines_(static_cast<std::size_t>(n)) {
-  }
+  explicit Output(int n) : lines_(static_cast<std::size_t>(n)) {}
   void add(int rank, std::string_view line) {
     lines_[static_cast<std::size_t>(rank)] += concat("\n  ", line);
   }
@@ -124,7 +120,7 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
     return;
   }
   const auto file = std::filesystem::temp_directory_path() /
-      concat("gradwire-test-", getpid(), "-", call);
+                    concat("gradwire-test-", getpid(), "-", call);
   Output output(n);
   launch::SpawnOptions spawn;
   // A shell gives each rank its number under a name of ours: a test of
@@ -132,11 +128,15 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
   spawn.command = {
       "/bin/sh",
       "-c",
-      concat(kRank, "=$RANK; export ", kRank,
-             "; unset RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
-             "MASTER_ADDR MASTER_PORT; exec ",
-             std::filesystem::read_symlink("/proc/self/exe").string(),
-             " --gtest_filter=", running_test())};
+      concat(
+          kRank,
+          "=$RANK; export ",
+          kRank,
+          "; unset RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
+          "MASTER_ADDR MASTER_PORT; exec ",
+          std::filesystem::read_symlink("/proc/self/exe").string(),
+          " --gtest_filter=",
+          running_test())};
   spawn.nproc = n;
   spawn.environment = {
       {kWorld, concat(n)}, {kCall, concat(call)}, {kFile, file.string()}};
@@ -152,9 +152,8 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
         std::ranges::find(options.may_die, exit.rank) != options.may_die.end();
     const bool ended = exit.told_to_end && !result.deadline_passed;
     if (!exit.ok() && !expected && !ended) {
-      ADD_FAILURE() << to_string(exit) << (result.deadline_passed
-                                               ? " when time was up"
-                                               : "")
+      ADD_FAILURE() << to_string(exit)
+                    << (result.deadline_passed ? " when time was up" : "")
                     << output.of(exit.rank);
     }
   }

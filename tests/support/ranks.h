@@ -20,8 +20,8 @@ struct RankOptions {
 };
 
 // Runs `body` on n ranks that are threads of this process, each with a group of
-// its own over real sockets. A rank that throws is reported as "rank k: ..." and
-// drops its group, so that the others fail instead of hanging.
+// its own over real sockets. A rank that throws is reported as "rank k: ..."
+// and drops its group, so that the others fail instead of hanging.
 void run_threads(int n, const Body& body, const RankOptions& options = {});
 
 // The same with ranks that are processes: the test executes itself again with

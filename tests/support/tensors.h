@@ -10,8 +10,7 @@ namespace gradwire::test {
 
 // Every rank's tensor, on every rank.
 inline std::vector<at::Tensor> gather(
-    const Group& group,
-    const at::Tensor& tensor) {
+    const Group& group, const at::Tensor& tensor) {
   const auto flat = tensor.detach().contiguous().view(-1).clone();
   auto all = torch::empty({group.size() * flat.numel()}, flat.options());
   group.all_gather(all, flat).wait();
@@ -36,7 +35,7 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const auto x = a.detach().contiguous();
   const auto y = b.detach().contiguous();
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-      std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+         std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
 inline bool same_on_all_ranks(const Group& group, const at::Tensor& tensor) {

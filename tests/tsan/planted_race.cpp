@@ -9,7 +9,8 @@ int main() {
   long shared = 0;
   gradwire::test::run_threads(2, [&](const gradwire::Group& group) {
     auto ddp = gradwire::DistributedDataParallel(
-        torch::nn::Linear(4, 4), group,
+        torch::nn::Linear(4, 4),
+        group,
         {.hook = [&shared, group](gradwire::Bucket& bucket) {
           ++shared;
           return group.all_reduce(bucket.buffer());
