@@ -27,4 +27,14 @@ auto make_node(Args&&... args) {
 #endif
 }
 
+// Makes `accumulator` the one that gradients of `leaf` go through.
+inline void set_accumulator(const at::Tensor& leaf, const NodePtr& accumulator) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
+  torch::autograd::impl::set_grad_accumulator(
+      leaf, c10::weak_intrusive_ptr<torch::autograd::Node>(accumulator));
+#else
+  torch::autograd::impl::set_grad_accumulator(leaf, accumulator);
+#endif
+}
+
 }  // namespace gradwire::compat

@@ -196,6 +196,7 @@ void DdpEngine::before_forward() {
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
   if (impl.syncing) {
+    impl.watch->reattach();
     impl.reducer().prepare_for_forward();
   }
   if (grad_enabled) {

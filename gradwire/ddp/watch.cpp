@@ -103,7 +103,8 @@ GradientWatch::GradientWatch(
               state->on_gradient(index);
               return outputs;
             }));
-    registrations_.push_back({std::move(accumulator), key});
+    registrations_.push_back(
+        {parameter->tensor, std::move(accumulator), key});
   }
 }
 
@@ -113,6 +114,17 @@ GradientWatch::~GradientWatch() {
   }
   disarm();
   state_->on_end = [](const Backward&) {};
+}
+
+void GradientWatch::reattach() {
+  for (const auto& registration : registrations_) {
+    const auto current = torch::autograd::impl::try_get_grad_accumulator(
+        registration.parameter);
+    if (current != registration.accumulator) {
+      compat::set_accumulator(
+          registration.parameter, registration.accumulator);
+    }
+  }
 }
 
 void GradientWatch::arm() {

@@ -202,6 +202,30 @@ TEST(Ddp, SavedFilesAreThoseOfTheBareModule) {
   });
 }
 
+// torch::load exchanges the memory of parameters and silently cuts their ties
+// to whoever listens for gradients.
+TEST(Ddp, LoadingIntoAWrappedModuleKeepsItAveraging) {
+  run_threads(2, [](const Group& group) {
+    torch::nn::Linear saved(2, 2);
+    test::fill_parameters(*saved, 9);
+    std::stringstream file;
+    torch::save(saved, file);
+    for (const char* hook : {"none", "allreduce"}) {
+      torch::nn::Linear net(2, 2);
+      auto ddp = DistributedDataParallel(net, group, {.hook = hook});
+      for (int turn = 0; turn < 3; ++turn) {
+        std::stringstream copy(file.str());
+        torch::load(net, copy);
+        EXPECT_TRUE(test::same_bits(net->weight, saved->weight));
+        ddp->zero_grad();
+        ddp->forward(torch::full({1, 2}, 1.0 * group.rank())).sum().backward();
+        EXPECT_EQ(net->weight.grad()[0][0].item<float>(), 0.5);
+      }
+      EXPECT_EQ(ddp->stats().steps, 3);
+    }
+  });
+}
+
 TEST(Ddp, EvaluationWithoutGradientsIsLocal) {
   run_threads(2, [](const Group& group) {
     torch::nn::Linear net(2, 2);
