@@ -22,15 +22,24 @@ constexpr std::int64_t kSparseMetadataBytes = 9 * sizeof(std::int64_t);
 // A collective under way whose failure says which one it was and where.
 class NamedWork : public c10d::Work {
  public:
-  NamedWork(WorkPtr inner, std::string name)
+  // `operation` is a string literal; `where` is shared by all of a group's.
+  NamedWork(
+      WorkPtr inner,
+      const char* operation,
+      std::shared_ptr<const std::string> where)
       : inner_(std::move(inner)),
         future_(c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::ofTensors())) {
     inner_->getFuture()->addCallback(
-        [future = future_, name = std::move(name)](c10::ivalue::Future& done) {
+        [future = future_, operation, where = std::move(where)](
+            c10::ivalue::Future& done) {
           if (done.hasError()) {
-            future->setError(std::make_exception_ptr(
-                CommError(name + done.tryRetrieveErrorMessage() + kAdvice)));
+            future->setError(std::make_exception_ptr(CommError(concat(
+                "[gradwire.comm] ",
+                operation,
+                *where,
+                done.tryRetrieveErrorMessage(),
+                kAdvice))));
           } else {
             future->markCompleted(done.constValue());
           }
@@ -74,10 +83,17 @@ class MeteredGloo : public ProcessGroupGloo {
       int rank,
       int world,
       c10::intrusive_ptr<Options> options,
-      std::string group,
+      const std::string& group,
       std::shared_ptr<ByteMeter> meter)
       : ProcessGroupGloo(store, rank, world, std::move(options)),
-        group_(std::move(group)),
+        where_(std::make_shared<const std::string>(concat(
+            " on group '",
+            group,
+            "' failed on rank ",
+            rank,
+            " of ",
+            world,
+            ": "))),
         meter_(std::move(meter)) {}
 
   WorkPtr broadcast(
@@ -161,18 +177,7 @@ class MeteredGloo : public ProcessGroupGloo {
 
  private:
   WorkPtr named(const char* operation, WorkPtr work) const {
-    return c10::make_intrusive<NamedWork>(
-        std::move(work),
-        concat(
-            "[gradwire.comm] ",
-            operation,
-            " on group '",
-            group_,
-            "' failed on rank ",
-            rank_,
-            " of ",
-            size_,
-            ": "));
+    return c10::make_intrusive<NamedWork>(std::move(work), operation, where_);
   }
 
   void count_dense(std::int64_t elems, std::int64_t elem_bytes) {
@@ -190,7 +195,7 @@ class MeteredGloo : public ProcessGroupGloo {
                      all_gather_bytes(size_, kSparseMetadataBytes)});
   }
 
-  std::string group_;
+  std::shared_ptr<const std::string> where_;
   std::shared_ptr<ByteMeter> meter_;
 };
 

@@ -39,14 +39,29 @@ std::exception_ptr add_place(
 // need be and must not own the hook: the thread that completes a collective
 // must not be the one that takes its group apart.
 struct Report {
+  struct Shared {
+    std::string text;
+    int rank = 0;
+    std::atomic<bool> failed = false;
+  };
+
+  std::shared_ptr<Shared> shared;
   Future::Raw result;
-  std::shared_ptr<std::atomic<bool>> failed;
-  std::string place;
+  std::size_t index = 0;
   std::int64_t elems = -1;
 
   void fail_with(const std::exception_ptr& error) const {
-    *failed = true;
-    result->setError(add_place(error, place));
+    shared->failed = true;
+    result->setError(add_place(
+        error,
+        concat(
+            " (hook ",
+            shared->text,
+            ", rank ",
+            shared->rank,
+            ", bucket ",
+            index,
+            ")")));
   }
 
   void complete(const Future& done) const {
@@ -72,12 +87,8 @@ struct Report {
 
 struct HookAdapter::State {
   std::unordered_map<const void*, std::shared_ptr<const Parameter>> parameters;
-  int rank = 0;
-  std::shared_ptr<std::atomic<bool>> failed =
-      std::make_shared<std::atomic<bool>>(false);
-
+  std::shared_ptr<Report::Shared> shared = std::make_shared<Report::Shared>();
   std::shared_ptr<Hook> hook;
-  std::string text;
   std::size_t next_index = 0;
   std::size_t parameters_seen = 0;
   bool layout_changed = false;
@@ -105,13 +116,6 @@ struct HookAdapter::State {
     }
     return future;
   }
-
-  Report report_for_next() const {
-    return {
-        make_raw(),
-        failed,
-        concat(" (hook ", text, ", rank ", rank, ", bucket ", next_index, ")")};
-  }
 };
 
 class HookAdapter::CommHook : public c10d::CommHookInterface {
@@ -119,7 +123,7 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   explicit CommHook(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
-    Report report = state_->report_for_next();
+    Report report{state_->shared, make_raw(), state_->next_index};
     try {
       Bucket bucket = state_->next_bucket(grad_bucket);
       report.elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
@@ -146,7 +150,7 @@ HookAdapter::HookAdapter(
     state_->parameters.emplace(
         parameter->tensor.unsafeGetTensorImpl(), parameter);
   }
-  state_->rank = rank;
+  state_->shared->rank = rank;
 }
 
 HookAdapter::~HookAdapter() = default;
@@ -157,17 +161,17 @@ std::unique_ptr<c10d::CommHookInterface> HookAdapter::make_comm_hook() {
 
 void HookAdapter::set_hook(std::shared_ptr<Hook> hook, std::string text) {
   state_->hook = std::move(hook);
-  state_->text = std::move(text);
+  state_->shared->text = std::move(text);
 }
 
 void HookAdapter::begin_backward() {
   state_->next_index = 0;
   state_->parameters_seen = 0;
-  *state_->failed = false;
+  state_->shared->failed = false;
 }
 
 bool HookAdapter::failed() const {
-  return *state_->failed;
+  return state_->shared->failed;
 }
 
 void HookAdapter::layout_changed() {
