@@ -32,10 +32,14 @@ bench: configure
 	.venv/bin/python -W ignore bench/ddp_step.py --build $(BUILD) \
 	  --json $(BUILD)/bench/ddp_step.json
 
-format: setup
+format:
+	@tools/setup format
+	@test -n "$(SOURCES)" || { echo "no sources: is this a git checkout?" >&2; exit 1; }
 	$(FORMAT) -i $(SOURCES)
 
-check-format: setup
+check-format:
+	@tools/setup format
+	@test -n "$(SOURCES)" || { echo "no sources: is this a git checkout?" >&2; exit 1; }
 	$(FORMAT) --dry-run --Werror $(SOURCES)
 
 clean:

@@ -56,6 +56,10 @@ void check(const TrainOptions& options, int ranks) {
         options.resume ? "--resume" : "--checkpoint-every",
         " needs --checkpoint DIR");
   }
+}
+
+// Files are the business of rank 0, or of the process that starts the ranks.
+void check_files(const TrainOptions& options) {
   if (!options.checkpoint.empty()) {
     check_writable_folder(options.checkpoint);
   }
@@ -88,7 +92,9 @@ int spawn(const std::vector<std::string>& command, int nproc) {
 int train(
     const TrainOptions& options, const std::vector<std::string>& command) {
   const Placement place = detect_placement(process_environment());
-  const bool launched = place.launcher != "none";
+  // A launcher's world of one does not keep us from starting more ranks.
+  const bool launched =
+      place.launcher != "none" && (place.world > 1 || !options.nproc);
   const int ranks =
       launched ? place.world : options.nproc.value_or(kDefaultRanks);
   if (launched && options.nproc && *options.nproc != place.world) {
@@ -103,6 +109,9 @@ int train(
         " ranks: leave --nproc out");
   }
   check(options, ranks);
+  if (!launched || place.rank == 0) {
+    check_files(options);
+  }
   if (!launched && ranks > 1) {
     return spawn(command, ranks);
   }

@@ -86,7 +86,7 @@ std::optional<Placement> read(const Environment& environment, Dialect d) {
   if (const auto text = environment(d.local_world)) {
     place.local_world = std::atoi(text->c_str());
   } else {
-    place.local_world = place.world;
+    place.local_world = 0;
   }
   return place;
 }
@@ -148,6 +148,12 @@ std::string local_job(const Environment& environment) {
 
 Placement detect_placement(const Environment& environment) {
   for (const Dialect& dialect : {kTorchrun, kOpenMpi, kMpich}) {
+    // srun with a PMI plugin speaks both; only Slurm knows where to meet.
+    const bool pmi_of_srun = dialect.launcher == kMpich.launcher &&
+                             environment("SLURM_STEP_NUM_TASKS");
+    if (pmi_of_srun) {
+      continue;
+    }
     if (auto place = read(environment, dialect)) {
       read_master(environment, *place);
       read_torchrun(environment, *place);
@@ -157,8 +163,9 @@ Placement detect_placement(const Environment& environment) {
       return *place;
     }
   }
-  if (environment("SLURM_PROCID")) {
-    const bool step = environment("SLURM_STEP_NUM_TASKS").has_value();
+  // A batch script without a task count is not a task of anything.
+  const bool step = environment("SLURM_STEP_NUM_TASKS").has_value();
+  if (environment("SLURM_PROCID") && (step || environment("SLURM_NTASKS"))) {
     auto place = *read(environment, step ? kSlurmStep : kSlurm);
     read_master(environment, place);
     read_slurm(environment, place);

@@ -14,6 +14,7 @@ struct Placement {
   int rank = 0;
   int world = 1;
   int local_rank = 0;
+  // 0: the launcher did not say.
   int local_world = 1;
   std::string host;
   int port = 0;

@@ -1,6 +1,8 @@
 #include "gradwire/comm/init.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,6 +33,8 @@ constexpr const char* kLoopback = "127.0.0.1";
 struct Plan {
   Placement place;
   std::string file;
+  // All ranks are known to be on this machine.
+  bool local = false;
   milliseconds timeout;
   std::string interface;
 };
@@ -62,6 +66,7 @@ void apply(const InitOptions& options, Placement& place) {
     place.launcher = "options";
     place.rank = *options.rank;
     place.world = *options.world;
+    place.local_world = 0;
     place.agent_store = false;
   }
   if (!options.host.empty()) {
@@ -96,8 +101,9 @@ Plan make_plan(const InitOptions& options) {
                        : options.interface;
   plan.file = options.file;
   const auto& place = plan.place;
+  plan.local = place.world == 1 || place.local_world == place.world;
   if (plan.file.empty() && place.host.empty() && !place.job.empty() &&
-      place.local_world == place.world) {
+      plan.local) {
     const auto folder = std::filesystem::temp_directory_path();
     plan.file = folder / concat("gradwire-", getuid(), "-", place.job);
   }
@@ -187,6 +193,48 @@ std::string address_towards(const std::string& host) {
   return result;
 }
 
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+// The first address of this machine that others can reach.
+std::string outward_address() {
+  std::string result;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) {
+    return result;
+  }
+  for (const ifaddrs* i = interfaces; i && result.empty(); i = i->ifa_next) {
+    char text[NI_MAXHOST];
+    if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET &&
+        (i->ifa_flags & IFF_UP) && !(i->ifa_flags & IFF_LOOPBACK) &&
+        getnameinfo(
+            i->ifa_addr,
+            sizeof(sockaddr_in),
+            text,
+            sizeof text,
+            nullptr,
+            0,
+            NI_NUMERICHOST) == 0) {
+      result = text;
+    }
+  }
+  freeifaddrs(interfaces);
+  return result;
+}
+
+// Empty: what the own host name resolves to.
+std::string choose_address(const Plan& plan) {
+  const std::string& host = plan.place.host;
+  if (host.empty()) {
+    return plan.local ? kLoopback : "";
+  }
+  const std::string address = address_towards(host);
+  // Rank 0 may find its own name in /etc/hosts as 127.0.1.1: no good to others.
+  const bool meant = plan.local || host == "localhost" || is_loopback(host);
+  return is_loopback(address) && !meant ? outward_address() : address;
+}
+
 }  // namespace
 
 Group init(const InitOptions& options) {
@@ -196,8 +244,7 @@ Group init(const InitOptions& options) {
   GroupOptions group;
   group.timeout = plan.timeout;
   group.interface = plan.interface;
-  const bool local = place.host.empty() || place.world == 1;
-  group.address = local ? kLoopback : address_towards(place.host);
+  group.address = choose_address(plan);
   // Several init() calls on one store must not read each other's keys.
   const auto turn = root->add(concat("gradwire/init/", place.rank), 1);
   const StorePtr store =

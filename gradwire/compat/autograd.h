@@ -28,7 +28,8 @@ auto make_node(Args&&... args) {
 }
 
 // Makes `accumulator` the one that gradients of `leaf` go through.
-inline void set_accumulator(const at::Tensor& leaf, const NodePtr& accumulator) {
+inline void set_accumulator(
+    const at::Tensor& leaf, const NodePtr& accumulator) {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
   torch::autograd::impl::set_grad_accumulator(
       leaf, c10::weak_intrusive_ptr<torch::autograd::Node>(accumulator));

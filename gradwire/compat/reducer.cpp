@@ -55,4 +55,8 @@ ReducerPair make_reducer(
   return pair;
 }
 
+void reset(c10d::Reducer& reducer) {
+  reducer.reset_state();
+}
+
 }  // namespace gradwire::compat

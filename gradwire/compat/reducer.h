@@ -31,4 +31,8 @@ ReducerPair make_reducer(
     const ReducerOptions& options,
     c10::intrusive_ptr<c10d::ProcessGroup> group);
 
+// Makes the Reducer forget a backward that failed half way. All ranks must do
+// so before the same forward.
+void reset(c10d::Reducer& reducer);
+
 }  // namespace gradwire::compat

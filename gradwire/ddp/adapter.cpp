@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <atomic>
+#include <optional>
 #include <unordered_map>
 
 #include "gradwire/base/error.h"
@@ -12,6 +13,16 @@ namespace {
 
 Future::Raw make_raw() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+}
+
+bool is_comm_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 // The same kind of error with the place added.
@@ -42,8 +53,11 @@ struct Report {
   struct Shared {
     std::string text;
     int rank = 0;
-    std::atomic<bool> failed = false;
+    // The first bucket of this backward that could not be reduced.
+    std::atomic<std::int64_t> failed_bucket = kNone;
+    std::atomic<bool> lost_group = false;
   };
+  static constexpr std::int64_t kNone = -1;
 
   std::shared_ptr<Shared> shared;
   Future::Raw result;
@@ -51,7 +65,12 @@ struct Report {
   std::int64_t elems = -1;
 
   void fail_with(const std::exception_ptr& error) const {
-    shared->failed = true;
+    if (is_comm_error(error)) {
+      shared->lost_group = true;
+    }
+    std::int64_t none = kNone;
+    shared->failed_bucket.compare_exchange_strong(
+        none, static_cast<std::int64_t>(index));
     result->setError(add_place(
         error,
         concat(
@@ -69,17 +88,30 @@ struct Report {
       fail_with(error);
       return;
     }
-    const at::Tensor value = done.wait();
-    const std::int64_t got = value.defined() ? value.numel() : 0;
-    if (!value.defined() || (elems >= 0 && got != elems)) {
-      fail_with(std::make_exception_ptr(Error(concat(
-          "[gradwire.hook] the hook's result has ",
-          got,
-          " elements, expected ",
-          elems))));
-      return;
+    try {
+      result->markCompleted(c10::IValue(checked(done.wait())));
+    } catch (...) {
+      fail_with(std::current_exception());
     }
-    result->markCompleted(c10::IValue(value));
+  }
+
+  // The Reducer reads a dense result from the start of its storage in steps of
+  // one: what does not lie like that is copied.
+  at::Tensor checked(at::Tensor value) const {
+    if (elems < 0 && value.defined()) {
+      return value;
+    }
+    const bool dense = value.defined() && value.layout() == at::kStrided;
+    if (!dense || value.numel() != elems) {
+      fail(
+          "hook",
+          "the hook's result has ",
+          dense ? value.numel() : 0,
+          " elements, expected ",
+          elems);
+    }
+    value = value.contiguous().view({-1});
+    return value.storage_offset() == 0 ? value : value.clone();
   }
 };
 
@@ -92,6 +124,8 @@ struct HookAdapter::State {
   std::size_t next_index = 0;
   std::size_t parameters_seen = 0;
   bool layout_changed = false;
+  // Of the buckets of this backward.
+  std::vector<Future::Raw> results;
 
   Bucket next_bucket(const c10d::GradBucket& bucket) {
     std::vector<std::shared_ptr<const Parameter>> members;
@@ -107,6 +141,10 @@ struct HookAdapter::State {
   }
 
   Future reduce(Bucket& bucket) {
+    // Ranks that left a collective out would pair up the next ones wrongly.
+    if (shared->failed_bucket != Report::kNone) {
+      fail("hook", "not reduced, because an earlier bucket failed");
+    }
     if (std::exchange(layout_changed, false)) {
       hook->rebuild();
     }
@@ -124,6 +162,7 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
 
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
     Report report{state_->shared, make_raw(), state_->next_index};
+    state_->results.push_back(report.result);
     try {
       Bucket bucket = state_->next_bucket(grad_bucket);
       report.elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
@@ -167,11 +206,23 @@ void HookAdapter::set_hook(std::shared_ptr<Hook> hook, std::string text) {
 void HookAdapter::begin_backward() {
   state_->next_index = 0;
   state_->parameters_seen = 0;
-  state_->shared->failed = false;
+  state_->results.clear();
+  state_->shared->failed_bucket = Report::kNone;
 }
 
-bool HookAdapter::failed() const {
-  return state_->shared->failed;
+std::optional<std::int64_t> HookAdapter::failed_bucket() const {
+  const std::int64_t index = state_->shared->failed_bucket;
+  return index == Report::kNone ? std::nullopt : std::optional(index);
+}
+
+bool HookAdapter::lost_group() const {
+  return state_->shared->lost_group;
+}
+
+void HookAdapter::wait_for_all() {
+  for (const auto& result : state_->results) {
+    result->wait();
+  }
 }
 
 void HookAdapter::layout_changed() {

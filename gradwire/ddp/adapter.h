@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,8 +38,13 @@ class HookAdapter {
   void begin_backward();
   // The buckets of the next backward are not those of the last one.
   void layout_changed();
-  // A bucket of the last backward could not be reduced.
-  bool failed() const;
+  // The first bucket of the last backward that could not be reduced, if any.
+  std::optional<std::int64_t> failed_bucket() const;
+  // It was a collective that failed: the group is of no use any more.
+  bool lost_group() const;
+  // Returns when no bucket of the last backward is under way any more, however
+  // it ended.
+  void wait_for_all();
 
  private:
   struct State;

@@ -68,7 +68,7 @@ class DdpHandle {
       : module_(std::move(module)), engine_(module_, group, options) {}
 
   // Passes the arguments on and returns what the module returns. Collective
-  // when gradients are enabled: buffers are broadcast first.
+  // when gradients are enabled and averaged: buffers are broadcast first.
   template <class... Args>
   auto forward(Args&&... args) {
     engine_.before_forward();

@@ -79,11 +79,15 @@ struct DdpEngine::Impl {
   compat::ReducerPair reduction;
   std::unique_ptr<HookAdapter> adapter;
   std::string hook_text = "none";
+  // Where the hook communicates when it is not on `group`, and what had been
+  // sent there before.
+  Group hook_group;
+  Bytes hook_group_before;
+  Bytes sent_on_former_groups;
 
   bool sync = true;
   // The forward under way will be followed by an averaging backward.
   bool syncing = false;
-  bool buffers_stale = true;
   bool delayed_reduction_queued = false;
   bool rebuilt = false;
 
@@ -102,10 +106,13 @@ struct DdpEngine::Impl {
   void construct();
   void broadcast(const std::vector<at::Tensor>& tensors);
   void rebuild_buckets();
+  bool failed() const;
+  void recover();
   [[noreturn]] void explain_unfinished(const c10::Error& error) const;
   void install_hook(const HookChoice& choice, const Group& hook_group);
   bool needs_sink() const;
   void on_sink_backward();
+  Bytes sent() const;
   void end_step(const GradientWatch::Backward& backward);
   void make_gradients_plain();
 };
@@ -178,7 +185,15 @@ void DdpEngine::Impl::construct() {
   if (!options.hook.is_none()) {
     install_hook(options.hook, group);
   }
-  sent_before_step = group.bytes_sent();
+  sent_before_step = sent();
+}
+
+Bytes DdpEngine::Impl::sent() const {
+  Bytes total = group.bytes_sent() + sent_on_former_groups;
+  if (hook_group) {
+    total = total + (hook_group.bytes_sent() - hook_group_before);
+  }
+  return total;
 }
 
 void DdpEngine::Impl::broadcast(const std::vector<at::Tensor>& tensors) {
@@ -196,15 +211,45 @@ void DdpEngine::before_forward() {
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
   if (impl.syncing) {
+    if (impl.failed()) {
+      impl.recover();
+    }
     impl.watch->reattach();
     impl.reducer().prepare_for_forward();
   }
   if (grad_enabled) {
     impl.rebuild_buckets();
   }
-  if (impl.options.broadcast_buffers && impl.buffers_stale) {
+  if (impl.options.broadcast_buffers && impl.syncing) {
     impl.broadcast(impl.model.buffers);
   }
+}
+
+bool DdpEngine::Impl::failed() const {
+  return adapter && adapter->failed_bucket().has_value();
+}
+
+// A backward whose hook failed leaves collectives under way and the Reducer in
+// the middle of things. It can be forgotten if it failed in the same place on
+// every rank; otherwise some rank has left out a collective that others wait
+// for, and nothing that is sent from now on would find its partner.
+void DdpEngine::Impl::recover() {
+  adapter->wait_for_all();
+  agree(
+      parent,
+      "going on after a failed backward",
+      {{"failed bucket", concat(*adapter->failed_bucket())},
+       {"lost group", adapter->lost_group() ? "yes" : "no"}});
+  if (adapter->lost_group()) {
+    throw CommError(concat(
+        "[gradwire.ddp] a collective of the last backward failed: rebuild the "
+        "group and the DDP on it, or end the process (rank ",
+        group.rank(),
+        ")"));
+  }
+  compat::reset(reducer());
+  adapter->begin_backward();
+  watch->disarm();
 }
 
 void DdpEngine::Impl::rebuild_buckets() {
@@ -250,7 +295,6 @@ void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
 
 void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
   Impl& impl = *impl_;
-  impl.buffers_stale = impl.syncing;
   if (impl.syncing) {
     const bool search =
         impl.options.find_unused_parameters && !impl.options.static_graph;
@@ -301,9 +345,9 @@ void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
   if (options.gradient_as_bucket_view) {
     make_gradients_plain();
   }
-  const Bytes sent = group.bytes_sent();
-  sent_last_step = sent - sent_before_step;
-  sent_before_step = sent;
+  const Bytes now = sent();
+  sent_last_step = now - sent_before_step;
+  sent_before_step = now;
   last.forward_ms = forward_ms;
   last.backward_ms = milliseconds_between(backward.started, backward.ended);
   last.exposed_ms =
@@ -341,8 +385,7 @@ void DdpEngine::set_hook(
   const auto failure = failure_of([&] {
     text = choice.text();
     // A backward that failed is over, though not all gradients are there.
-    const bool failed = impl.adapter && impl.adapter->failed();
-    if (impl.watch->armed() && !failed) {
+    if (impl.watch->armed() && !impl.failed()) {
       fail(
           "ddp",
           "set_hook was called between forward and backward, expected "
@@ -354,7 +397,13 @@ void DdpEngine::set_hook(
   });
   agree(impl.parent, "set_hook", {check_fact(failure), {"hook", text}});
   rethrow(failure);
+  if (impl.failed()) {
+    impl.recover();
+  }
   impl.install_hook(choice, group.value_or(impl.group));
+  impl.sent_on_former_groups = impl.sent() - impl.group.bytes_sent();
+  impl.hook_group = group.value_or(Group());
+  impl.hook_group_before = group ? group->bytes_sent() : Bytes();
   impl.hook_text = text;
 }
 
@@ -420,7 +469,7 @@ Stats DdpEngine::stats() const {
   }
   stats.rebuilt = impl.rebuilt;
   stats.steps = impl.steps;
-  stats.sent = impl.group.bytes_sent();
+  stats.sent = impl.sent();
   stats.sent_last_step = impl.sent_last_step;
   stats.last = impl.last;
   if (impl.steps > 1) {

@@ -26,7 +26,8 @@ struct DistributedDataParallelOptions {
   // `.grad` is a view of the bucket: saves a copy and the memory for it.
   bool gradient_as_bucket_view = false;
 
-  // Every forward starts with rank 0's buffers (running statistics and such).
+  // Every forward that a backward will average starts with rank 0's buffers
+  // (running statistics and such).
   bool broadcast_buffers = true;
   // Construction ends with rank 0's parameters and buffers on every rank. Turn
   // it off only when they are equal already.

@@ -31,7 +31,8 @@ struct Stats {
   // Buckets follow the order in which gradients become ready.
   bool rebuilt = false;
   std::int64_t steps = 0;
-  // Handed to the transport for gradients and buffers, all steps together.
+  // Handed to the transport since construction, the first broadcast of weights
+  // included. What a hook object or lambda sends on a group of its own is not.
   Bytes sent;
   // In the last step.
   Bytes sent_last_step;

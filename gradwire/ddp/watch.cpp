@@ -103,8 +103,7 @@ GradientWatch::GradientWatch(
               state->on_gradient(index);
               return outputs;
             }));
-    registrations_.push_back(
-        {parameter->tensor, std::move(accumulator), key});
+    registrations_.push_back({parameter->tensor, std::move(accumulator), key});
   }
 }
 
@@ -118,11 +117,10 @@ GradientWatch::~GradientWatch() {
 
 void GradientWatch::reattach() {
   for (const auto& registration : registrations_) {
-    const auto current = torch::autograd::impl::try_get_grad_accumulator(
-        registration.parameter);
+    const auto current =
+        torch::autograd::impl::try_get_grad_accumulator(registration.parameter);
     if (current != registration.accumulator) {
-      compat::set_accumulator(
-          registration.parameter, registration.accumulator);
+      compat::set_accumulator(registration.parameter, registration.accumulator);
     }
   }
 }

@@ -39,8 +39,9 @@ class GradientWatch {
   ~GradientWatch();
   GradientWatch(const GradientWatch&) = delete;
 
-  // Before a forward. Tensor::set_, which torch::load uses, detaches a parameter
-  // from everything that listens for its gradient, without a word: reattach it.
+  // Before a forward. Tensor::set_, which torch::load uses, detaches a
+  // parameter from everything that listens for its gradient, without a word:
+  // reattach it.
   void reattach();
   // A forward whose backward will be averaged is done.
   void arm();

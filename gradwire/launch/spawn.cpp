@@ -35,32 +35,32 @@ class LineReader {
     return fd_.get();
   }
 
-  // Reads what is there; closes at the end of the stream.
+  // Reads some of what is there, and no more, so that a rank that never stops
+  // writing cannot keep the launcher from its other duties. Closes at the end
+  // of the stream.
   template <class OnLine>
   void pump(const OnLine& on_line) {
     std::array<char, 16384> chunk;
-    while (fd_) {
-      const auto count = read(fd_.get(), chunk.data(), chunk.size());
-      if (count < 0) {
-        return;  // EAGAIN: nothing more for now
-      }
-      if (count == 0) {
-        fd_.reset();
-        break;
-      }
-      pending_.append(chunk.data(), static_cast<std::size_t>(count));
-      std::size_t begin = 0;
-      for (std::size_t end;
-           (end = pending_.find('\n', begin)) != std::string::npos;
-           begin = end + 1) {
-        on_line(
-            rank_,
-            stream_,
-            std::string_view(pending_).substr(begin, end - begin));
-      }
-      pending_.erase(0, begin);
+    const auto count = read(fd_.get(), chunk.data(), chunk.size());
+    if (count < 0) {
+      return;  // EAGAIN: nothing for now
     }
-    finish(on_line);
+    if (count == 0) {
+      fd_.reset();
+      finish(on_line);
+      return;
+    }
+    pending_.append(chunk.data(), static_cast<std::size_t>(count));
+    std::size_t begin = 0;
+    for (std::size_t end;
+         (end = pending_.find('\n', begin)) != std::string::npos;
+         begin = end + 1) {
+      on_line(
+          rank_,
+          stream_,
+          std::string_view(pending_).substr(begin, end - begin));
+    }
+    pending_.erase(0, begin);
   }
 
   template <class OnLine>
@@ -147,10 +147,7 @@ class Spawner {
       reap();
       enforce_deadlines();
     }
-    pump();
-    for (auto& reader : readers_) {
-      reader.finish(options_.on_line);
-    }
+    drain();
     return std::move(result_);
   }
 
@@ -240,6 +237,18 @@ class Spawner {
       if (reader.fd() >= 0) {
         reader.pump(options_.on_line);
       }
+    }
+  }
+
+  // What the ranks left in their pipes. A pipe holds at most so much; children
+  // of ranks that live on may hold theirs open and are not waited for.
+  void drain() {
+    constexpr int kChunksInAPipe = 20;
+    for (int i = 0; i < kChunksInAPipe; ++i) {
+      pump();
+    }
+    for (auto& reader : readers_) {
+      reader.finish(options_.on_line);
     }
   }
 

@@ -94,6 +94,22 @@ TEST(Placement, SlurmMeetsAtItsFirstNode) {
   EXPECT_EQ(place(variables).port, 5);
 }
 
+TEST(Placement, SrunWithAPmiPluginIsSlurm) {
+  const Placement p = place(
+      {{"PMI_RANK", "1"},
+       {"PMI_SIZE", "2"},
+       {"SLURM_PROCID", "1"},
+       {"SLURM_STEP_NUM_TASKS", "2"},
+       {"SLURM_STEP_NODELIST", "n1,n2"}});
+  EXPECT_EQ(p.launcher, "Slurm");
+  EXPECT_EQ(p.host, "n1");
+  EXPECT_EQ(p.local_world, 0);
+}
+
+TEST(Placement, ABatchScriptWithoutTasksIsNoLauncher) {
+  EXPECT_EQ(place({{"SLURM_PROCID", "0"}}).launcher, "none");
+}
+
 TEST(Placement, SlurmNodeLists) {
   EXPECT_EQ(first_slurm_host("a1"), "a1");
   EXPECT_EQ(first_slurm_host("a1,b2"), "a1");

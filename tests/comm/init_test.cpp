@@ -144,6 +144,7 @@ TEST(InitProcesses, UnderstandsTheEnvironment) {
   test::run_processes(2, [&](const Group& harness) {
     setenv("OMPI_COMM_WORLD_RANK", harness.rank() ? "1" : "0", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
     // No address: ranks of one machine meet through a file of the job's.
     setenv("PMIX_SERVER_URI2", file.c_str(), 1);
     setenv("GRADWIRE_TIMEOUT_S", "20", 1);

@@ -197,5 +197,96 @@ TEST(DdpErrors, AHookThatThrowsSurfacesInBackwardAndTrainingGoesOn) {
   });
 }
 
+// Several buckets under way when one fails, with unused parameters on top: the
+// step is forgotten as a whole and the next one is right.
+TEST(DdpErrors, AFailureInALaterBucketLeavesNoTrace) {
+  run_threads(2, [](const Group& group) {
+    bool fail_now = false;
+    const auto moody = [&, group](Bucket& bucket) {
+      if (fail_now && bucket.index() == 1) {
+        throw std::runtime_error("bad mood");
+      }
+      bucket.buffer().div_(group.size());
+      return group.all_reduce(bucket.buffer());
+    };
+    for (const bool find_unused : {false, true}) {
+      torch::nn::Sequential net(Linear(50, 50), Linear(50, 50), Linear(50, 50));
+      auto ddp = DistributedDataParallel(
+          net,
+          group,
+          {.hook = moody,
+           .bucket_cap_mb = 0.001,
+           .find_unused_parameters = find_unused});
+      for (int step = 0; step < 8; ++step) {
+        fail_now = step == 2 || step == 5;
+        ddp->zero_grad();
+        auto loss =
+            ddp->forward(test::random_tensor({2, 50}, group.rank())).sum();
+        if (fail_now) {
+          EXPECT_ERROR(Error, loss.backward(), "bad mood", "bucket 1");
+          continue;
+        }
+        loss.backward();
+        for (const auto& item : net->named_parameters()) {
+          EXPECT_TRUE(test::same_on_all_ranks(group, item.value().grad()))
+              << item.key() << " in step " << step;
+        }
+      }
+    }
+  });
+}
+
+TEST(DdpErrors, AFailureOnOneRankOnlyCannotBeForgotten) {
+  run_threads(
+      2,
+      [](const Group& group) {
+        const Group own = group.duplicate("hook");
+        const auto moody = [own](Bucket& bucket) {
+          if (own.rank() == 1) {
+            throw std::runtime_error("bad mood");
+          }
+          return own.all_reduce(bucket.buffer());
+        };
+        torch::nn::Sequential net(Linear(2, 2), Linear(2, 2));
+        auto ddp = DistributedDataParallel(net, group, {.hook = moody});
+        auto loss = ddp->forward(torch::ones({1, 2})).sum();
+        if (group.rank() == 1) {
+          EXPECT_ERROR(Error, loss.backward(), "bad mood");
+        } else {
+          EXPECT_ERROR(CommError, loss.backward(), "all_reduce", "rank 0");
+        }
+        // Rank 1 waits here for rank 0, which is still in its backward.
+        EXPECT_ANY_THROW(ddp->forward(torch::ones({1, 2})));
+      },
+      {.timeout = std::chrono::seconds(2)});
+}
+
+// The Reducer reads results from the start of their storage: whatever else a
+// hook returns must be made to lie like that.
+TEST(DdpErrors, ResultsThatAreViewsOfOtherMemory) {
+  run_threads(2, [](const Group& group) {
+    const auto offset = [](Bucket& bucket) {
+      const auto n = bucket.buffer().numel();
+      auto scratch = torch::full({3 * n}, 7.0);
+      scratch.narrow(0, n, n).fill_(2.0);
+      return Future::ready(scratch.narrow(0, n, n));
+    };
+    const auto strided = [](Bucket& bucket) {
+      auto scratch = torch::zeros({bucket.buffer().numel(), 2});
+      scratch.select(1, 1).fill_(2.0);
+      return Future::ready(scratch.select(1, 1));
+    };
+    Linear net(3, 3);
+    auto ddp = DistributedDataParallel(net, group, {.hook = offset});
+    for (int turn = 0; turn < 2; ++turn) {
+      ddp->forward(torch::ones({1, 3})).sum().backward();
+      EXPECT_TRUE(net->weight.grad().eq(2).all().item<bool>());
+      EXPECT_TRUE(net->bias.grad().eq(2).all().item<bool>());
+      ddp->zero_grad();
+      ddp->set_hook(strided);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace gradwire

@@ -121,6 +121,26 @@ TEST(Spawn, SignalsAreForwarded) {
   EXPECT_EQ(captured.out.at(1), std::vector<std::string>{"got it"});
 }
 
+TEST(Spawn, ARankThatNeverStopsWritingDoesNotBlockTheLauncher) {
+  SpawnOptions options;
+  options.command = {"/bin/sh", "-c", "while :; do echo y; done"};
+  options.nproc = 2;
+  options.deadline = seconds(1);
+  options.grace = milliseconds(200);
+  options.on_line = [](int, Stream, std::string_view) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  };
+  const auto started = std::chrono::steady_clock::now();
+  EXPECT_TRUE(spawn_ranks(options).deadline_passed);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, seconds(60));
+}
+
+TEST(Spawn, MuchOutputArrivesWhole) {
+  const auto captured = spawn(1, "seq 1 50000");
+  ASSERT_EQ(captured.out.at(0).size(), 50000u);
+  EXPECT_EQ(captured.out.at(0).back(), "50000");
+}
+
 TEST(Spawn, BadInputIsAnError) {
   EXPECT_ERROR(Error, spawn_ranks({}), "no program");
   EXPECT_ERROR(

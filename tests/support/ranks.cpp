@@ -22,6 +22,7 @@ constexpr const char* kRank = "GRADWIRE_TEST_RANK";
 constexpr const char* kWorld = "GRADWIRE_TEST_WORLD";
 constexpr const char* kCall = "GRADWIRE_TEST_CALL";
 constexpr const char* kFile = "GRADWIRE_TEST_FILE";
+constexpr const char* kBodyDone = "the body of this rank has run";
 
 GroupOptions group_options(const RankOptions& options) {
   return {.name = "world", .timeout = options.timeout, .address = "127.0.0.1"};
@@ -63,9 +64,9 @@ std::string running_test() {
     store->setTimeout(options.timeout);
     failure = run_rank(store, rank, world, body, options);
   }
-  if (!failure.empty()) {
-    std::cerr << failure << std::endl;
-  }
+  // The parent wants to see that the body ran and did not just return early.
+  (failure.empty() ? std::cout << kBodyDone : std::cerr << failure)
+      << std::endl;
   std::exit(failure.empty() && !testing::Test::HasFailure() ? 0 : 1);
 }
 
@@ -133,9 +134,10 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
           "=$RANK; export ",
           kRank,
           "; unset RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
-          "MASTER_ADDR MASTER_PORT; exec ",
+          "MASTER_ADDR MASTER_PORT GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX; "
+          "exec '",
           std::filesystem::read_symlink("/proc/self/exe").string(),
-          " --gtest_filter=",
+          "' --gtest_filter=",
           running_test())};
   spawn.nproc = n;
   spawn.environment = {
@@ -151,7 +153,8 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
     const bool expected =
         std::ranges::find(options.may_die, exit.rank) != options.may_die.end();
     const bool ended = exit.told_to_end && !result.deadline_passed;
-    if (!exit.ok() && !expected && !ended) {
+    const bool ran = output.of(exit.rank).find(kBodyDone) != std::string::npos;
+    if ((!exit.ok() || !ran) && !expected && !ended) {
       ADD_FAILURE() << to_string(exit)
                     << (result.deadline_passed ? " when time was up" : "")
                     << output.of(exit.rank);

@@ -35,7 +35,8 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const auto x = a.detach().contiguous();
   const auto y = b.detach().contiguous();
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-         std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+         (x.nbytes() == 0 ||
+          std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0);
 }
 
 inline bool same_on_all_ranks(const Group& group, const at::Tensor& tensor) {
