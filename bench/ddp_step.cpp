@@ -15,6 +15,9 @@ namespace {
 
 struct Options {
   std::string hook = "none";
+  // Replaces another hook first, so that the hook itself is called where DDP
+  // could leave the averaging to the Reducer.
+  bool swapped = false;
   std::int64_t width = 2048;
   std::int64_t batch = 32;
   int steps = 40;
@@ -37,6 +40,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("DDP step benchmark, one rank");
   app.add_option("--hook", options.hook);
+  app.add_flag("--swapped", options.swapped);
   app.add_option("--width", options.width);
   app.add_option("--batch", options.batch);
   app.add_option("--steps", options.steps);
@@ -57,7 +61,11 @@ int main(int argc, char** argv) {
   auto ddp = gradwire::DistributedDataParallel(
       net,
       group,
-      {.hook = options.hook, .gradient_as_bucket_view = options.view});
+      {.hook = options.swapped ? "noop" : options.hook,
+       .gradient_as_bucket_view = options.view});
+  if (options.swapped) {
+    ddp->set_hook(options.hook);
+  }
   const auto input = torch::ones({options.batch, 1024}) * (group.rank() + 1);
 
   std::vector<double> step_ms;

@@ -410,7 +410,7 @@ void DdpEngine::set_hook(
 void DdpEngine::register_hook_once(
     const HookChoice& choice, const std::optional<Group>& group) {
   const auto failure = failure_of([&] {
-    if (impl_->adapter) {
+    if (impl_->hook_text != "none") {
       fail(
           "ddp",
           "register_ddp_comm_hook can only be called once, hook '",
@@ -427,16 +427,16 @@ const std::string& DdpEngine::hook() const {
   return impl_->hook_text;
 }
 
-// Once a hook was registered the Reducer never averages by itself again: from
-// then on "none" is the allreduce hook.
+// The Reducer averages by itself until a hook is registered that does something
+// else. Afterwards it never does again, and "none" is the allreduce hook.
 void DdpEngine::Impl::install_hook(
     const HookChoice& choice, const Group& hook_group) {
-  const bool none = choice.is_none();
-  if (none && !adapter) {
+  const bool own_group = &hook_group.impl() == &group.impl();
+  if (!adapter && own_group && choice.is_plain_average()) {
     return;
   }
-  auto hook =
-      none ? HookChoice("allreduce").make(hook_group) : choice.make(hook_group);
+  auto hook = choice.is_none() ? HookChoice("allreduce").make(hook_group)
+                               : choice.make(hook_group);
   if (!adapter) {
     adapter = std::make_unique<HookAdapter>(model.trainable, group.rank());
     reducer().register_comm_hook(adapter->make_comm_hook());

@@ -1,5 +1,5 @@
-// The exact average: divide by the number of ranks, then sum. What DDP does
-// without a hook, as a hook.
+// The exact average: scale by one over the number of ranks, then sum. What DDP
+// does without a hook, as a hook, with the same roundings.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,10 +13,10 @@ class Allreduce : public Hook {
   explicit Allreduce(Group group) : group_(std::move(group)) {}
 
   Future reduce(Bucket& bucket) override {
-    // Divided first, so that a sum of half-precision gradients cannot overflow.
+    // Scaled first, so that a sum of half-precision gradients cannot overflow.
     at::Tensor buffer = bucket.buffer();
     if (group_.size() > 1) {
-      buffer.div_(group_.size());
+      buffer.mul_(1.0 / group_.size());
     }
     return group_.all_reduce(buffer);
   }
@@ -33,7 +33,8 @@ HookInfo allreduce_hook() {
       .summary = "full-precision average, nothing compressed",
       .make = [](HookContext context) -> std::unique_ptr<Hook> {
         return std::make_unique<Allreduce>(std::move(context.group));
-      }};
+      },
+      .plain_average = true};
 }
 
 }  // namespace gradwire

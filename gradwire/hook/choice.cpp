@@ -2,6 +2,7 @@
 
 #include <c10/util/Type.h>
 
+#include <algorithm>
 #include <typeinfo>
 
 #include "gradwire/base/error.h"
@@ -22,6 +23,15 @@ std::string HookChoice::text() const {
 
 bool HookChoice::is_none() const {
   return !hook_ && text() == "none";
+}
+
+bool HookChoice::is_plain_average() const {
+  if (hook_) {
+    return false;
+  }
+  const auto known = hooks();
+  const auto info = std::ranges::find(known, text(), &HookInfo::name);
+  return is_none() || (info != known.end() && info->plain_average);
 }
 
 std::shared_ptr<Hook> HookChoice::make(const Group& group) const {

@@ -31,6 +31,8 @@ class HookChoice {
   // it. Throws Error for a bad spec or a null object.
   std::string text() const;
   bool is_none() const;
+  // "none", or a hook that does the same.
+  bool is_plain_average() const;
   // The hook itself; call text() first. Not for "none".
   std::shared_ptr<Hook> make(const Group& group) const;
 

@@ -54,6 +54,9 @@ struct HookInfo {
   double tolerance = 0.0;
   // Takes another hook in parentheses.
   bool wraps = false;
+  // Does exactly what the Reducer does by itself. DDP then lets it, as long as
+  // no other hook was in use: scaling while copying saves a pass over memory.
+  bool plain_average = false;
 };
 
 }  // namespace gradwire

@@ -120,6 +120,22 @@ TEST(DdpErrors, ARankThatDoesNotWrapIsNamed) {
       {.timeout = std::chrono::seconds(1)});
 }
 
+TEST(DdpErrors, ALostPeerIsNamedWithoutAHookToo) {
+  run_threads(
+      2,
+      [](const Group& group) {
+        auto ddp = DistributedDataParallel(Linear(2, 2), group);
+        auto loss = ddp->forward(torch::ones({1, 2})).sum();
+        if (group.rank() == 0) {
+          EXPECT_ERROR(
+              CommError,
+              loss.backward(),
+              "all_reduce on group 'world/ddp0' failed on rank 0 of 2");
+        }
+      },
+      {.timeout = std::chrono::seconds(2)});
+}
+
 struct HalfUsedImpl : torch::nn::Module {
   HalfUsedImpl() {
     used = register_module("used", Linear(2, 2));

@@ -42,6 +42,24 @@ TEST(HookSwap, AnyHookToAnyOtherAndBackToNone) {
   });
 }
 
+// The Reducer's own averaging and the allreduce hook round alike, so it does
+// not matter which of them a run has.
+TEST(HookSwap, AllreduceHasTheSameBitsAsNone) {
+  run_threads(3, [](const Group& group) {
+    std::vector<at::Tensor> gradients;
+    for (const char* first : {"none", "allreduce", "noop"}) {
+      torch::nn::Linear net(7, 5);
+      test::fill_parameters(*net, 2);
+      auto ddp = DistributedDataParallel(net, group, {.hook = first});
+      ddp->set_hook("allreduce");
+      ddp->forward(test::random_tensor({3, 7}, group.rank())).sum().backward();
+      gradients.push_back(net->weight.grad());
+    }
+    EXPECT_TRUE(test::same_bits(gradients[0], gradients[1]));
+    EXPECT_TRUE(test::same_bits(gradients[0], gradients[2]));
+  });
+}
+
 TEST(HookSwap, NotBetweenForwardAndBackward) {
   run_threads(2, [](const Group& group) {
     for (const char* first : {"none", "allreduce"}) {
