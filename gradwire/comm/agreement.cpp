@@ -197,4 +197,24 @@ void agree(
       facts);
 }
 
+void agree_checked(
+    const Group& group,
+    const std::string& subject,
+    const std::function<std::vector<Fact>()>& find_facts) {
+  constexpr const char* kCheck = "local check";
+  std::exception_ptr failure;
+  std::vector<Fact> facts;
+  try {
+    facts = find_facts();
+    facts.insert(facts.begin(), {kCheck, "passed"});
+  } catch (const std::exception& e) {
+    failure = std::current_exception();
+    facts = {{kCheck, e.what()}};
+  }
+  agree(group, subject, facts);
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
 }  // namespace gradwire

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,5 +23,13 @@ void agree(
     const Group& group,
     const std::string& subject,
     const std::vector<Fact>& facts);
+
+// The same for facts that take work to find, which may throw on this rank
+// alone. What it throws is part of what ranks compare, so that the others do
+// not wait for a rank that has given up; afterwards it is thrown on.
+void agree_checked(
+    const Group& group,
+    const std::string& subject,
+    const std::function<std::vector<Fact>()>& find_facts);
 
 }  // namespace gradwire

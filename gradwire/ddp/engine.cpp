@@ -15,55 +15,21 @@
 #include "gradwire/ddp/adapter.h"
 #include "gradwire/ddp/model.h"
 #include "gradwire/ddp/sink.h"
+#include "gradwire/ddp/step_meter.h"
 #include "gradwire/ddp/watch.h"
 #include "gradwire/hook/registry.h"
 
 namespace gradwire {
 namespace {
 
-using Clock = GradientWatch::Clock;
-
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr std::size_t kBroadcastChunkBytes = 250u << 20;
-
-double milliseconds_between(Clock::time_point a, Clock::time_point b) {
-  return std::chrono::duration<double, std::milli>(b - a).count();
-}
 
 std::int64_t to_bytes(const char* option, double mb) {
   if (!std::isfinite(mb) || mb <= 0 || mb > 1e6) {
     fail("ddp", option, " is ", mb, ", expected more than 0 and at most 1e6");
   }
   return static_cast<std::int64_t>(std::ceil(mb * kMiB));
-}
-
-// Runs what can fail on this rank alone before ranks compare notes: a rank
-// that threw at once would leave the others waiting for it.
-template <class Check>
-std::exception_ptr failure_of(const Check& check) {
-  try {
-    check();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-Fact check_fact(const std::exception_ptr& failure) {
-  try {
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
-    return {"local check", "passed"};
-  } catch (const std::exception& e) {
-    return {"local check", e.what()};
-  }
-}
-
-void rethrow(const std::exception_ptr& failure) {
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
 }
 
 }  // namespace
@@ -79,11 +45,7 @@ struct DdpEngine::Impl {
   compat::ReducerPair reduction;
   std::unique_ptr<HookAdapter> adapter;
   std::string hook_text = "none";
-  // Where the hook communicates when it is not on `group`, and what had been
-  // sent there before.
-  Group hook_group;
-  Bytes hook_group_before;
-  Bytes sent_on_former_groups;
+  std::unique_ptr<StepMeter> meter;
 
   bool sync = true;
   // The forward under way will be followed by an averaging backward.
@@ -91,18 +53,10 @@ struct DdpEngine::Impl {
   bool delayed_reduction_queued = false;
   bool rebuilt = false;
 
-  Clock::time_point forward_started;
-  double forward_ms = 0;
-  std::int64_t steps = 0;
-  Bytes sent_before_step;
-  Bytes sent_last_step;
-  StepTimes last;
-  StepTimes sum;
-
   c10d::Reducer& reducer() {
     return *reduction.reducer;
   }
-  std::vector<Fact> facts(const std::exception_ptr& failure) const;
+  std::vector<Fact> inspect();
   void construct();
   void broadcast(const std::vector<at::Tensor>& tensors);
   void rebuild_buckets();
@@ -112,7 +66,6 @@ struct DdpEngine::Impl {
   void install_hook(const HookChoice& choice, const Group& hook_group);
   bool needs_sink() const;
   void on_sink_backward();
-  Bytes sent() const;
   void end_step(const GradientWatch::Backward& backward);
   void make_gradients_plain();
 };
@@ -125,26 +78,24 @@ DdpEngine::DdpEngine(
   impl_->module = std::move(module);
   impl_->options = options;
   impl_->parent = group;
-  const auto failure = failure_of([&] {
-    if (!impl_->module) {
-      fail("ddp", "got a null module");
-    }
-    to_bytes("bucket_cap_mb", options.bucket_cap_mb);
-    to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
-    impl_->hook_text = options.hook.text();
-    impl_->model = inspect_model(*impl_->module, options);
-  });
-  agree(group, "DistributedDataParallel", impl_->facts(failure));
-  rethrow(failure);
+  agree_checked(
+      group, "DistributedDataParallel", [&] { return impl_->inspect(); });
   impl_->construct();
 }
 
 DdpEngine::~DdpEngine() = default;
 
-std::vector<Fact> DdpEngine::Impl::facts(
-    const std::exception_ptr& failure) const {
+// What can be wrong with module and options on this rank alone, and what all
+// ranks must see alike.
+std::vector<Fact> DdpEngine::Impl::inspect() {
+  if (!module) {
+    fail("ddp", "got a null module");
+  }
+  to_bytes("bucket_cap_mb", options.bucket_cap_mb);
+  to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
+  hook_text = options.hook.text();
+  model = inspect_model(*module, options);
   std::vector<Fact> result{
-      check_fact(failure),
       {"hook", hook_text},
       {"bucket_cap_mb", concat(options.bucket_cap_mb)},
       {"first_bucket_cap_mb", concat(options.first_bucket_cap_mb)},
@@ -162,6 +113,7 @@ void DdpEngine::Impl::construct() {
   if (options.init_sync) {
     broadcast(model.state);
   }
+  meter = std::make_unique<StepMeter>(group);
   watch = std::make_unique<GradientWatch>(
       model.trainable,
       GradientWatch::Options{
@@ -185,15 +137,6 @@ void DdpEngine::Impl::construct() {
   if (!options.hook.is_none()) {
     install_hook(options.hook, group);
   }
-  sent_before_step = sent();
-}
-
-Bytes DdpEngine::Impl::sent() const {
-  Bytes total = group.bytes_sent() + sent_on_former_groups;
-  if (hook_group) {
-    total = total + (hook_group.bytes_sent() - hook_group_before);
-  }
-  return total;
 }
 
 void DdpEngine::Impl::broadcast(const std::vector<at::Tensor>& tensors) {
@@ -207,7 +150,7 @@ void DdpEngine::Impl::broadcast(const std::vector<at::Tensor>& tensors) {
 
 void DdpEngine::before_forward() {
   Impl& impl = *impl_;
-  impl.forward_started = Clock::now();
+  impl.meter->begin_forward();
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
   if (impl.syncing) {
@@ -324,7 +267,7 @@ void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
       });
     }
   }
-  impl.forward_ms = milliseconds_between(impl.forward_started, Clock::now());
+  impl.meter->end_forward();
 }
 
 bool DdpEngine::Impl::needs_sink() const {
@@ -345,18 +288,7 @@ void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
   if (options.gradient_as_bucket_view) {
     make_gradients_plain();
   }
-  const Bytes now = sent();
-  sent_last_step = now - sent_before_step;
-  sent_before_step = now;
-  last.forward_ms = forward_ms;
-  last.backward_ms = milliseconds_between(backward.started, backward.ended);
-  last.exposed_ms =
-      milliseconds_between(backward.last_gradient, backward.ended);
-  if (steps++ > 0) {
-    sum.forward_ms += last.forward_ms;
-    sum.backward_ms += last.backward_ms;
-    sum.exposed_ms += last.exposed_ms;
-  }
+  meter->end_step(backward);
 }
 
 // torch::optim's zero_grad() detaches gradients in place, which autograd
@@ -382,7 +314,7 @@ void DdpEngine::set_hook(
     const HookChoice& choice, const std::optional<Group>& group) {
   Impl& impl = *impl_;
   std::string text;
-  const auto failure = failure_of([&] {
+  agree_checked(impl.parent, "set_hook", [&] {
     text = choice.text();
     // A backward that failed is over, though not all gradients are there.
     if (impl.watch->armed() && !impl.failed()) {
@@ -394,22 +326,19 @@ void DdpEngine::set_hook(
           impl.group.rank(),
           ")");
     }
+    return std::vector<Fact>{{"hook", text}};
   });
-  agree(impl.parent, "set_hook", {check_fact(failure), {"hook", text}});
-  rethrow(failure);
   if (impl.failed()) {
     impl.recover();
   }
   impl.install_hook(choice, group.value_or(impl.group));
-  impl.sent_on_former_groups = impl.sent() - impl.group.bytes_sent();
-  impl.hook_group = group.value_or(Group());
-  impl.hook_group_before = group ? group->bytes_sent() : Bytes();
+  impl.meter->follow(group.value_or(Group()));
   impl.hook_text = text;
 }
 
 void DdpEngine::register_hook_once(
     const HookChoice& choice, const std::optional<Group>& group) {
-  const auto failure = failure_of([&] {
+  agree_checked(impl_->parent, "register_ddp_comm_hook", [&] {
     if (impl_->hook_text != "none") {
       fail(
           "ddp",
@@ -417,9 +346,8 @@ void DdpEngine::register_hook_once(
           impl_->hook_text,
           "' is registered; set_hook replaces it");
     }
+    return std::vector<Fact>{};
   });
-  agree(impl_->parent, "register_ddp_comm_hook", {check_fact(failure)});
-  rethrow(failure);
   set_hook(choice, group);
 }
 
@@ -444,14 +372,6 @@ void DdpEngine::Impl::install_hook(
   adapter->set_hook(std::move(hook), choice.text());
 }
 
-std::vector<at::Tensor> DdpEngine::trainable_parameters() const {
-  std::vector<at::Tensor> result;
-  for (const auto& parameter : impl_->model.trainable) {
-    result.push_back(parameter->tensor);
-  }
-  return result;
-}
-
 Stats DdpEngine::stats() const {
   const Impl& impl = *impl_;
   Stats stats;
@@ -468,17 +388,7 @@ Stats DdpEngine::stats() const {
         dense ? static_cast<std::int64_t>(buffer.nbytes()) : 0);
   }
   stats.rebuilt = impl.rebuilt;
-  stats.steps = impl.steps;
-  stats.sent = impl.sent();
-  stats.sent_last_step = impl.sent_last_step;
-  stats.last = impl.last;
-  if (impl.steps > 1) {
-    const auto counted = static_cast<double>(impl.steps - 1);
-    stats.mean = {
-        impl.sum.forward_ms / counted,
-        impl.sum.backward_ms / counted,
-        impl.sum.exposed_ms / counted};
-  }
+  impl.meter->report(stats);
   return stats;
 }
 

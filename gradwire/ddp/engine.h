@@ -45,8 +45,6 @@ class DdpEngine {
       const HookChoice& hook, const std::optional<Group>& group);
   const std::string& hook() const;
 
-  // Each trainable parameter once.
-  std::vector<at::Tensor> trainable_parameters() const;
   Stats stats() const;
 
  private:
