@@ -17,7 +17,6 @@
 #include "gradwire/ddp/sink.h"
 #include "gradwire/ddp/step_meter.h"
 #include "gradwire/ddp/watch.h"
-#include "gradwire/hook/registry.h"
 
 namespace gradwire {
 namespace {
