@@ -22,6 +22,10 @@ struct Parse {
   const std::string& text;
 
   bool operator()(std::int64_t& value) const {
+    if (const auto word = option.named.find(text); word != option.named.end()) {
+      value = word->second;
+      return true;
+    }
     return parse_whole(text, value) && in_range(static_cast<double>(value));
   }
   bool operator()(double& value) const {
@@ -40,6 +44,12 @@ struct Parse {
   }
 };
 
+// 1048576, not 1.04858e+06.
+std::string digits(double value) {
+  const auto whole = static_cast<std::int64_t>(value);
+  return static_cast<double>(whole) == value ? concat(whole) : concat(value);
+}
+
 std::vector<std::string> names_of(const std::vector<Option>& options) {
   std::vector<std::string> names;
   for (const auto& option : options) {
@@ -57,6 +67,26 @@ std::string to_string(const Option::Value& value) {
   return std::visit([](const auto& v) { return concat(v); }, value);
 }
 
+namespace {
+
+std::string describe_numbers(const Option& option) {
+  const bool whole = std::holds_alternative<std::int64_t>(option.fallback);
+  const std::string text = whole ? "integer" : "number";
+  if (std::isfinite(option.least) && std::isfinite(option.most)) {
+    return concat(
+        text, " from ", digits(option.least), " to ", digits(option.most));
+  }
+  if (std::isfinite(option.least)) {
+    return concat(text, " of at least ", digits(option.least));
+  }
+  if (std::isfinite(option.most)) {
+    return concat(text, " of at most ", digits(option.most));
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string describe_range(const Option& option) {
   if (std::holds_alternative<bool>(option.fallback)) {
     return "on or off";
@@ -64,16 +94,9 @@ std::string describe_range(const Option& option) {
   if (std::holds_alternative<std::string>(option.fallback)) {
     return "one of " + join(option.choices);
   }
-  const bool whole = std::holds_alternative<std::int64_t>(option.fallback);
-  std::string text = whole ? "integer" : "number";
-  if (std::isfinite(option.least) && std::isfinite(option.most)) {
-    return concat(text, " from ", option.least, " to ", option.most);
-  }
-  if (std::isfinite(option.least)) {
-    return concat(text, " of at least ", option.least);
-  }
-  if (std::isfinite(option.most)) {
-    return concat(text, " of at most ", option.most);
+  std::string text = describe_numbers(option);
+  for (const auto& [word, value] : option.named) {
+    text += " or " + word;
   }
   return text;
 }

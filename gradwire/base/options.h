@@ -21,6 +21,8 @@ struct Option {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices = {};
+  // Words that stand for integers outside of the range.
+  std::map<std::string, std::int64_t> named = {};
 };
 
 std::string to_string(const Option::Value& value);

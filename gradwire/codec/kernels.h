@@ -1,0 +1,70 @@
+#pragma once
+
+// Private to the codecs: what one of them does, for one kind of processor.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gradwire/codec/layout.h"
+
+namespace gradwire::codec {
+
+// What a stochastic rounding draws its bits from: a counter-based generator, so
+// that the same key gives the same bits whatever the threads, buckets and
+// vector lengths.
+struct Noise {
+  std::uint64_t key = 0;
+};
+
+inline constexpr std::size_t kHeaderBytes = 8;
+
+struct EncodeArgs {
+  std::span<const Segment> segments;
+  // Elements in a block; 0: one scale for the whole message.
+  std::int64_t block = 0;
+  bool stochastic = false;
+  Noise noise = {};
+  const float* values = nullptr;
+  // As in Feedback.
+  const float* residual = nullptr;
+  float* next_residual = nullptr;
+  // After the header.
+  std::uint8_t* out = nullptr;
+};
+
+struct DecodeArgs {
+  std::span<const Segment> segments;
+  std::int64_t block = 0;
+  // One message a rank, header included, summed in this order.
+  std::span<const std::span<const std::uint8_t>> messages;
+  // What the sum is divided by.
+  float divisor = 1.0f;
+  float* out = nullptr;
+};
+
+struct ReduceArgs {
+  std::span<const Segment> segments;
+  std::int64_t block = 0;
+  std::span<const std::span<const std::uint8_t>> messages;
+  float divisor = 1.0f;
+  bool stochastic = false;
+  Noise noise = {};
+  // Error feedback: gets the loss of this encoding, multiplied by the divisor,
+  // added. Null: no feedback.
+  float* residual = nullptr;
+  std::uint8_t* out = nullptr;
+};
+
+struct Kernels {
+  std::size_t scale_bytes;
+  std::size_t code_bits;
+  void (*encode)(const EncodeArgs&);
+  // False when something that was decoded is not finite.
+  bool (*decode)(const DecodeArgs&);
+  void (*reduce)(const ReduceArgs&);
+  // Whether the scale at this address is one that an encoder can have written.
+  bool (*valid_scale)(const std::uint8_t*);
+};
+
+}  // namespace gradwire::codec

@@ -1,0 +1,138 @@
+// Private to the codecs: vectors of floats, the tail of an array included, and
+// the noise that stochastic rounding draws from.
+
+#if defined(GRADWIRE_CODEC_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADWIRE_CODEC_VECTORS_INL_H_
+#undef GRADWIRE_CODEC_VECTORS_INL_H_
+#else
+#define GRADWIRE_CODEC_VECTORS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "gradwire/codec/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradwire::codec {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using IntTag = hn::RebindToSigned<FloatTag>;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+using Floats = hn::Vec<FloatTag>;
+using Ints = hn::Vec<IntTag>;
+using Words = hn::Vec<WordTag>;
+
+inline constexpr std::size_t kTile = 1024;
+// From here on outputs do not fit into any cache: they are written past it.
+inline constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
+
+inline constexpr std::int32_t kAbsMask = 0x7fffffff;
+inline constexpr std::int32_t kInfinityBits = 0x7f800000;
+
+HWY_INLINE Ints abs_bits(Floats v) {
+  const IntTag di;
+  return hn::And(hn::BitCast(di, v), hn::Set(di, kAbsMask));
+}
+
+HWY_INLINE std::int32_t largest(Ints v) {
+  const IntTag di;
+  return hn::GetLane(hn::MaxOfLanes(di, v));
+}
+
+// ---- Rounding noise --------------------------------------------------------
+
+HWY_INLINE std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// Uniform numbers in [0, 1) with 24 bits, one for every element of a parameter.
+struct NoiseLanes {
+  std::uint32_t first = 0;
+  std::uint32_t key = 0;
+
+  // For elements of `stream` from place `at` on.
+  static NoiseLanes make(Noise noise, std::uint64_t stream, std::int64_t at) {
+    const auto place = static_cast<std::uint64_t>(at);
+    const std::uint64_t key = mix(mix(noise.key ^ mix(stream)) + (place >> 32));
+    const auto low = static_cast<std::uint32_t>(key);
+    return {
+        static_cast<std::uint32_t>(place),
+        low ^ static_cast<std::uint32_t>(key >> 32)};
+  }
+
+  HWY_INLINE Words bits(std::size_t i) const {
+    const WordTag dw;
+    const auto start = static_cast<std::uint32_t>(first + i);
+    Words x = hn::Iota(dw, 0u);
+    x = hn::Add(x, hn::Set(dw, start));
+    x = hn::Xor(hn::Mul(x, hn::Set(dw, 0x9e3779b9u)), hn::Set(dw, key));
+    x = hn::Xor(x, hn::ShiftRight<16>(x));
+    x = hn::Mul(x, hn::Set(dw, 0x7feb352du));
+    x = hn::Xor(x, hn::ShiftRight<15>(x));
+    x = hn::Mul(x, hn::Set(dw, 0x846ca68bu));
+    return hn::Xor(x, hn::ShiftRight<16>(x));
+  }
+  HWY_INLINE Floats uniform(std::size_t i) const {
+    const FloatTag d;
+    const IntTag di;
+    const auto top = hn::BitCast(di, hn::ShiftRight<8>(bits(i)));
+    return hn::Mul(hn::ConvertTo(d, top), hn::Set(d, 1.0f / (1 << 24)));
+  }
+};
+
+// ---- Vectors of a tile -----------------------------------------------------
+
+// Calls body(i, count) for vectors of a run: count is Lanes() but for the last.
+// Bodies see as a constant whether a vector is whole.
+template <class Body>
+HWY_INLINE void each_vector(std::size_t n, const Body& body) {
+  const std::size_t lanes = hn::Lanes(FloatTag());
+  std::size_t i = 0;
+#pragma GCC unroll 2
+  for (; i + lanes <= n; i += lanes) {
+    body(i, lanes, std::true_type());
+  }
+  if (i < n) {
+    body(i, n - i, std::false_type());
+  }
+}
+
+template <bool kWhole>
+HWY_INLINE Floats load(const float* from, std::size_t count) {
+  const FloatTag d;
+  if constexpr (kWhole) {
+    return hn::LoadU(d, from);
+  } else {
+    HWY_ALIGN std::array<float, hn::MaxLanes(FloatTag())> lanes{};
+    std::memcpy(lanes.data(), from, count * sizeof(float));
+    return hn::Load(d, lanes.data());
+  }
+}
+
+template <bool kWhole, bool kStream>
+HWY_INLINE void store(Floats v, float* to, std::size_t count) {
+  const FloatTag d;
+  if constexpr (kWhole && kStream) {
+    hn::Stream(v, d, to);
+  } else if constexpr (kWhole) {
+    hn::StoreU(v, d, to);
+  } else {
+    HWY_ALIGN std::array<float, hn::MaxLanes(FloatTag())> lanes;
+    hn::Store(v, d, lanes.data());
+    std::memcpy(to, lanes.data(), count * sizeof(float));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gradwire::codec
+HWY_AFTER_NAMESPACE();
+
+#endif
