@@ -3,6 +3,7 @@
 // All of gradwire for a C++ program.
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/compressed.h"
 #include "gradwire/comm/group.h"
 #include "gradwire/comm/init.h"
 #include "gradwire/ddp/comm_hook_type.h"

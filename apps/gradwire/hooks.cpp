@@ -9,6 +9,19 @@
 namespace gradwire::apps {
 namespace {
 
+// With what may be in parentheses.
+std::string name_of(const HookInfo& info) {
+  switch (info.wraps) {
+    case HookInfo::Wraps::kNever:
+      return info.name;
+    case HookInfo::Wraps::kOptionally:
+      return info.name + "[(hook)]";
+    case HookInfo::Wraps::kAlways:
+      return info.name + "(hook)";
+  }
+  return info.name;
+}
+
 nlohmann::json to_json(const HookInfo& info) {
   nlohmann::json options = nlohmann::json::array();
   for (const auto& option : info.options) {
@@ -22,14 +35,14 @@ nlohmann::json to_json(const HookInfo& info) {
       {"name", info.name},
       {"summary", info.summary},
       {"averages", info.result == HookInfo::Result::kAverage},
-      {"wraps", info.wraps},
+      {"wraps", info.wraps != HookInfo::Wraps::kNever},
       {"tolerance", info.tolerance},
       {"options", options}};
 }
 
 void print_row(const HookInfo& info) {
-  std::cout << std::left << std::setw(12)
-            << info.name + (info.wraps ? "(hook)" : "") << info.summary << "\n";
+  std::cout << std::left << std::setw(12) << name_of(info) << info.summary
+            << "\n";
   for (const auto& option : info.options) {
     std::cout << "  " << std::setw(18)
               << option.name + "=" + to_string(option.fallback) << option.help

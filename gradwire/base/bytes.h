@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 namespace gradwire {
 
@@ -28,10 +29,8 @@ struct Bytes {
 // A running total. Thread safe: collectives are submitted from several threads.
 class ByteMeter {
  public:
-  void add(const Bytes& bytes) {
-    payload_.fetch_add(bytes.payload, std::memory_order_relaxed);
-    metadata_.fetch_add(bytes.metadata, std::memory_order_relaxed);
-  }
+  // Adds to the ledger of the calling thread too, see ByteScope.
+  void add(const Bytes& bytes);
   Bytes read() const {
     return {
         payload_.load(std::memory_order_relaxed),
@@ -39,8 +38,26 @@ class ByteMeter {
   }
 
  private:
+  void count(const Bytes& bytes);
+
   std::atomic<std::int64_t> payload_{0};
   std::atomic<std::int64_t> metadata_{0};
+};
+
+// While it lives, what the calling thread adds to any meter is added to
+// `ledger` as well: that is how bytes are told apart by bucket. Work that goes
+// on in another thread takes ByteScope::current() along. Scopes nest.
+class ByteScope {
+ public:
+  explicit ByteScope(std::shared_ptr<ByteMeter> ledger);
+  ~ByteScope();
+  ByteScope(const ByteScope&) = delete;
+
+  // Null outside of any scope.
+  static std::shared_ptr<ByteMeter> current();
+
+ private:
+  std::shared_ptr<ByteMeter> before_;
 };
 
 // What Gloo's algorithms send from one rank, exactly. A ring all-reduce sends

@@ -36,6 +36,18 @@ Count count(
 
 }  // namespace
 
+Noise Noise::make(std::initializer_list<std::uint64_t> numbers) {
+  std::uint64_t key = 0;
+  for (const std::uint64_t number : numbers) {
+    // The finaliser of splitmix64.
+    std::uint64_t x = key + number + 0x9e3779b97f4a7c15ULL;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    key = x ^ (x >> 31);
+  }
+  return {key};
+}
+
 std::int64_t Codec::cut() const {
   return traits_.block > 0 ? traits_.block : kDefaultCut;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "gradwire/codec/layout.h"
@@ -15,6 +16,9 @@ namespace gradwire::codec {
 // vector lengths.
 struct Noise {
   std::uint64_t key = 0;
+
+  // One for every sequence of numbers, such as step and rank.
+  static Noise make(std::initializer_list<std::uint64_t> numbers);
 };
 
 inline constexpr std::size_t kHeaderBytes = 8;

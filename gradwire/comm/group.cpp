@@ -124,19 +124,24 @@ Group make_child(
     const std::string& name,
     int rank,
     int world,
-    std::chrono::milliseconds timeout) {
+    std::chrono::milliseconds timeout,
+    std::shared_ptr<ByteMeter> meter = nullptr) {
   GroupOptions options = parent.options;
   options.name = name;
   options.timeout = timeout;
+  options.meter = std::move(meter);
   auto store =
       c10::make_intrusive<c10d::PrefixStore>(name, parent.store->clone());
   return make_group(std::move(store), rank, world, options);
 }
 
-// The last reference to a group may be held by a callback that Gloo runs on a
-// thread of its own: such a group is taken apart on another thread.
+// The last reference to a group may be held by a callback that one of its own
+// threads runs: such a group is taken apart on another thread.
 void destroy(Group::Impl* impl) {
-  if (impl->backend && compat::is_own_thread(*impl->backend)) {
+  const bool own_thread =
+      (impl->backend && compat::is_own_thread(*impl->backend)) ||
+      (impl->compressed && is_own_thread(*impl->compressed));
+  if (own_thread) {
     std::thread([impl] { delete impl; }).detach();
   } else {
     delete impl;
@@ -151,7 +156,7 @@ Group make_group(
   impl->options = options;
   impl->store = store;
   impl->origin = {options.name, rank, world};
-  impl->meter = std::make_shared<ByteMeter>();
+  impl->meter = options.meter ? options.meter : std::make_shared<ByteMeter>();
   const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
   const compat::GlooOptions gloo{
       options.name, options.timeout, options.interface, options.address};
@@ -178,6 +183,18 @@ Group make_group(
       impl->backend);
   impl->process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return Group(std::move(impl));
+}
+
+Group duplicate_counted(const Group& parent, const std::string& label) {
+  Group::Impl& impl = parent.impl();
+  const int number = impl.children++;
+  return make_child(
+      impl,
+      concat(parent.name(), "/", label, number),
+      parent.rank(),
+      parent.size(),
+      parent.timeout(),
+      impl.meter);
 }
 
 Group::Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

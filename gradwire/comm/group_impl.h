@@ -26,7 +26,13 @@ struct GroupOptions {
   // How to bind this rank's sockets, see compat::GlooOptions.
   std::string interface = {};
   std::string address = {};
+  // Where sent bytes are counted; null: in a meter of the group's own.
+  std::shared_ptr<ByteMeter> meter = {};
 };
+
+class CompressedCalls;
+// Whether the calling thread is one that works for these calls.
+bool is_own_thread(const CompressedCalls& calls);
 
 struct Group::Impl {
   GroupOptions options;
@@ -40,7 +46,12 @@ struct Group::Impl {
   // ranks count alike because both are collective.
   std::atomic<int> children{0};
   std::atomic<int> agreements{0};
+  // What compressed_all_reduce keeps from call to call; made by the first one.
+  std::shared_ptr<CompressedCalls> compressed;
 };
+
+// As Group::duplicate, with what is sent counted as the parent's. Collective.
+Group duplicate_counted(const Group& parent, const std::string& label);
 
 // Connects `world` ranks that share `store`. Collective.
 Group make_group(

@@ -21,6 +21,13 @@ bool Bucket::is_sparse() const {
   return buffer_.is_sparse();
 }
 
+std::int64_t Bucket::elems(std::size_t i) const {
+  const at::Tensor& parameter = parameters_.at(i)->tensor;
+  // The Reducer flattens complex gradients into pairs of real numbers.
+  const bool pairs = parameter.is_complex() && !buffer_.is_complex();
+  return parameter.numel() * (pairs ? 2 : 1);
+}
+
 at::Tensor Bucket::gradient(std::size_t i) const {
   const at::Tensor& parameter = parameters_.at(i)->tensor;
   if (is_sparse()) {
@@ -28,7 +35,6 @@ at::Tensor Bucket::gradient(std::size_t i) const {
   }
   std::int64_t offset = buffer_.storage_offset();
   at::Tensor flat = buffer_;
-  // The Reducer flattens complex gradients into pairs of real numbers.
   if (parameter.is_complex() && !buffer_.is_complex()) {
     flat = at::view_as_complex(buffer_.view({-1, 2}));
     offset = flat.storage_offset();

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,8 @@ class Bucket {
   const Parameter& parameter(std::size_t i) const {
     return *parameters_.at(i);
   }
+  // How many elements of the buffer belong to parameter i.
+  std::int64_t elems(std::size_t i) const;
   // The gradient of parameter i as a view of the buffer, with the parameter's
   // own shape and strides: element for element what `.grad` will be.
   at::Tensor gradient(std::size_t i) const;

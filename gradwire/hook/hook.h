@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +13,15 @@
 #include "gradwire/hook/bucket.h"
 
 namespace gradwire {
+
+// What a hook remembers from step to step on one rank.
+struct HookState {
+  // Equal on all ranks.
+  std::map<std::string, std::int64_t> numbers;
+  // By parameter: what this rank still owes to the sum over ranks. In another
+  // world they may be handed to other ranks and added up.
+  std::map<std::string, at::Tensor> residuals;
+};
 
 // The policy between "this bucket of gradients is ready" and "every rank holds
 // the same average". One instance serves one DDP. Called on the thread that
@@ -27,13 +38,18 @@ class Hook {
 
   // The bucket layout changed: drop what was kept by bucket index.
   virtual void rebuild() {}
+
+  // Between two iterations, and not collective. A hook that is loaded goes on
+  // as the one that was saved would have.
+  virtual void save(HookState&) {}
+  virtual void load(const HookState&) {}
 };
 
 // What a hook is made from.
 struct HookContext {
   Group group;
   Options options;
-  // The hook in parentheses, for wrappers.
+  // The hook in parentheses, if any.
   std::unique_ptr<Hook> inner;
 };
 
@@ -43,6 +59,8 @@ struct HookInfo {
   // kAverage: all ranks end with the same average. kLocal: every rank keeps
   // its own gradients.
   enum class Result { kAverage, kLocal };
+  // Whether it takes another hook in parentheses.
+  enum class Wraps { kNever, kOptionally, kAlways };
 
   std::string name;
   std::string summary;
@@ -52,8 +70,7 @@ struct HookInfo {
   // Largest error of the average relative to the largest gradient element.
   // 0: exact up to the rounding of the sum.
   double tolerance = 0.0;
-  // Takes another hook in parentheses.
-  bool wraps = false;
+  Wraps wraps = Wraps::kNever;
   // Does exactly what the Reducer does by itself. DDP then lets it, as long as
   // no other hook was in use: scaling while copying saves a pass over memory.
   bool plain_average = false;

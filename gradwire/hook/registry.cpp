@@ -10,6 +10,11 @@
 // defines `HookInfo <name>_hook()`.
 #define GRADWIRE_HOOKS(X) \
   X(allreduce)            \
+  X(fp16)                 \
+  X(bf16)                 \
+  X(int8)                 \
+  X(int4)                 \
+  X(fp8)                  \
   X(noop)
 
 namespace gradwire {
@@ -62,7 +67,7 @@ HookInfo find(const std::string& name) {
 
 // Checks one level of a spec; the options come back complete.
 Options check(const Spec& spec, const HookInfo& info) {
-  if (info.wraps && !spec.inner) {
+  if (info.wraps == HookInfo::Wraps::kAlways && !spec.inner) {
     fail(
         "hook",
         "'",
@@ -71,13 +76,23 @@ Options check(const Spec& spec, const HookInfo& info) {
         spec.name,
         "(hook)");
   }
-  if (!info.wraps && spec.inner) {
+  if (info.wraps == HookInfo::Wraps::kNever && spec.inner) {
     fail(
         "hook",
         "'",
         spec.name,
         "' takes no other hook in parentheses, got '",
         to_string(*spec.inner),
+        "'");
+  }
+  if (spec.inner && info.wraps == HookInfo::Wraps::kOptionally &&
+      !spec.options.empty()) {
+    fail(
+        "hook",
+        "'",
+        spec.name,
+        "' around another hook takes no options of its own, got '",
+        to_string(spec),
         "'");
   }
   return Options(spec.name, info.options, spec.options);

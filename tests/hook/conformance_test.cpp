@@ -27,8 +27,10 @@ std::vector<at::Tensor> reduce(
     Hook& hook, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
+    // Another size is another parameter.
+    const auto name = concat("p", i, "of", gradients[i].numel());
     auto parameter = std::make_shared<const Parameter>(
-        Parameter{concat("p", i), torch::zeros_like(gradients[i])});
+        Parameter{name, torch::zeros_like(gradients[i])});
     Bucket bucket(
         i, i + 1 == gradients.size(), gradients[i].clone(), {parameter});
     results.push_back(hook.reduce(bucket).wait());
@@ -106,13 +108,76 @@ void non_finite_values_reach_every_rank(
   }
 }
 
+// What a hook did not send it must still have, or have declared as lost.
+void nothing_is_lost_by_feedback(const HookInfo& info, const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  const auto mine = random_tensor({3000}, group.rank());
+  const auto average = reduce(*hook, {mine}).at(0);
+  HookState state;
+  hook->save(state);
+  if (state.residuals.empty()) {
+    return;
+  }
+  auto owed = state.residuals.at("p0of3000").clone();
+  group.all_reduce(owed).wait();
+  const auto sum = test::exact_mean(group, mine) * group.size();
+  const auto sent = average * group.size();
+  EXPECT_LE((sent + owed - sum).abs().max().item<double>(), 1e-5);
+}
+
+void a_saved_hook_goes_on_exactly(const HookInfo& info, const Group& group) {
+  const auto gradient = [&](int step, int i) {
+    return random_tensor({1500 + 1000 * i}, 100 * step + 10 * i + group.rank());
+  };
+  const auto hook = make_hook(info.name, group);
+  reduce(*hook, {gradient(0, 0), gradient(0, 1)});
+  HookState state;
+  hook->save(state);
+  const auto expected = reduce(*hook, {gradient(1, 0), gradient(1, 1)});
+  const auto resumed = make_hook(info.name, group);
+  resumed->load(state);
+  const auto got = reduce(*resumed, {gradient(1, 0), gradient(1, 1)});
+  EXPECT_TRUE(same_bits(got[0], expected[0]));
+  EXPECT_TRUE(same_bits(got[1], expected[1]));
+}
+
+void a_skipped_step_leaves_no_trace(const HookInfo& info, const Group& group) {
+  const auto hook = make_hook(info.name, group);
+  const auto first = random_tensor({2000}, group.rank());
+  reduce(*hook, {first, first});
+  HookState before;
+  hook->save(before);
+  // Not in the bucket that has the residual in question.
+  auto bad = first.clone();
+  if (group.rank() == 0) {
+    bad[5] = std::numeric_limits<float>::quiet_NaN();
+  }
+  reduce(*hook, {first * 2, bad});
+  HookState after;
+  hook->save(after);
+  ASSERT_EQ(before.residuals.size(), after.residuals.size());
+  for (const auto& [name, residual] : before.residuals) {
+    EXPECT_TRUE(same_bits(residual, after.residuals.at(name))) << name;
+  }
+}
+
 void handles_other_types(const HookInfo& info, const Group& group) {
   const auto hook = make_hook(info.name, group);
-  const auto mine = random_tensor({100}, group.rank()).to(torch::kDouble);
-  const auto result = reduce(*hook, {mine}).at(0);
-  if (averages(info)) {
-    expect_mean(group, result.to(torch::kDouble), mine, info.tolerance);
-    EXPECT_TRUE(same_on_all_ranks(group, result));
+  for (const auto type : {torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+    const auto mine = random_tensor({100}, group.rank()).to(type);
+    const auto result = reduce(*hook, {mine}).at(0);
+    if (averages(info)) {
+      // The type itself rounds at every addition.
+      const double rounding = type == torch::kDouble ? 0
+                              : type == torch::kHalf ? 4.0 / 2048
+                                                     : 4.0 / 256;
+      expect_mean(
+          group,
+          result.to(torch::kDouble),
+          mine.to(torch::kDouble),
+          info.tolerance + rounding);
+      EXPECT_TRUE(same_on_all_ranks(group, result));
+    }
   }
 }
 
@@ -175,6 +240,9 @@ const std::vector<NamedCheck> kChecks{
     {"ZerosStayZero", zeros_stay_zero},
     {"Repeats", repeats_itself},
     {"NonFinite", non_finite_values_reach_every_rank},
+    {"Feedback", nothing_is_lost_by_feedback},
+    {"SaveAndLoad", a_saved_hook_goes_on_exactly},
+    {"SkippedStep", a_skipped_step_leaves_no_trace},
     {"OtherTypes", handles_other_types},
     {"Rebuild", trains_through_a_rebuild}};
 
@@ -190,7 +258,7 @@ std::vector<Case> cases() {
   std::vector<Case> result;
   for (const auto& info : hooks()) {
     for (const int world : {1, 2, 3, 4}) {
-      if (!info.wraps) {
+      if (info.wraps != HookInfo::Wraps::kAlways) {
         result.push_back({info, world});
       }
     }

@@ -38,7 +38,7 @@ void register_scale() {
                .fallback = 2.0,
                .help = "what to multiply with",
                .least = 0}},
-         .wraps = true});
+         .wraps = HookInfo::Wraps::kAlways});
     return true;
   }();
   (void)once;

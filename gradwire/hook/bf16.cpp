@@ -1,0 +1,14 @@
+// Gradients as 16-bit floats, half of the bytes; as a wrapper, another hook's
+// gradients.
+
+#include <c10/core/ScalarType.h>
+
+#include "gradwire/hook/compressed.h"
+
+namespace gradwire {
+
+HookInfo bf16_hook() {
+  return cast_hook("bf16", at::kBFloat16);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,20 @@
+#pragma once
+
+// Private to gradwire: hooks that are a codec and the compressed all-reduce.
+
+#include <string>
+
+#include "gradwire/hook/hook.h"
+
+namespace gradwire {
+
+// The registry row of the hook around the codec of that name: the codec's
+// options and `ef`, `min_elems` and `sparse`. `feedback`: whether error
+// feedback is on when nobody says.
+HookInfo compressed_hook(const std::string& codec, bool feedback);
+
+// The same, and with another hook in parentheses a wrapper that gives that hook
+// gradients of type `narrow`.
+HookInfo cast_hook(const std::string& codec, at::ScalarType narrow);
+
+}  // namespace gradwire
