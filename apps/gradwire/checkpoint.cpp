@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/gradwire/paths.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/files.h"
 
 namespace gradwire::apps {
 namespace {
@@ -65,6 +65,25 @@ void check_facts(
 
 fs::path checkpoint_file(const fs::path& folder) {
   return folder / "checkpoint.gradwire";
+}
+
+fs::path hook_state_folder(const fs::path& folder, std::int64_t step) {
+  return folder / concat("hook.", step);
+}
+
+void keep_hook_state(const fs::path& folder, std::int64_t step) {
+  const fs::path kept = hook_state_folder(folder, step);
+  std::vector<fs::path> old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path& path = entry.path();
+    if (path.filename().string().starts_with("hook.") && path != kept) {
+      old.push_back(path);
+    }
+  }
+  for (const auto& path : old) {
+    std::error_code ignored;  // what is left over is removed the next time
+    fs::remove_all(path, ignored);
+  }
 }
 
 void save_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {

@@ -9,9 +9,9 @@
 #include "apps/gradwire/checkpoint.h"
 #include "apps/gradwire/data.h"
 #include "apps/gradwire/models.h"
-#include "apps/gradwire/paths.h"
 #include "apps/gradwire/train.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/files.h"
 #include "gradwire/ddp/ddp.h"
 
 namespace gradwire::apps {
@@ -28,6 +28,29 @@ std::string fixed(double value, int digits) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(digits) << value;
   return text.str();
+}
+
+nlohmann::json to_json(const Bytes& bytes) {
+  return {{"payload", bytes.payload}, {"metadata", bytes.metadata}};
+}
+
+nlohmann::json by_bucket(const Stats& stats) {
+  auto rows = nlohmann::json::array();
+  for (const Bytes& bytes : stats.bucket_sent) {
+    rows.push_back(to_json(bytes));
+  }
+  return rows;
+}
+
+nlohmann::json by_hook(const Stats& stats) {
+  auto rows = nlohmann::json::array();
+  for (const auto& row : stats.sent_by_hook) {
+    auto json = to_json(row.sent);
+    json["hook"] = row.hook;
+    json["steps"] = row.steps;
+    rows.push_back(json);
+  }
+  return rows;
 }
 
 class Trainer {
@@ -148,10 +171,17 @@ class Trainer {
     const bool epoch_end = step_ % steps_per_epoch_ == 0;
     const bool due =
         options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
-    if (options_.checkpoint.empty() || !leads() ||
+    if (options_.checkpoint.empty() ||
         !(epoch_end || due || step_ == total_steps_)) {
       return;
     }
+    net_->save_hook_state(hook_state_folder(options_.checkpoint, step_));
+    if (leads()) {
+      save_model();
+    }
+  }
+
+  void save_model() {
     torch::serialize::OutputArchive archive;
     torch::serialize::OutputArchive model;
     torch::serialize::OutputArchive optimizer;
@@ -161,7 +191,10 @@ class Trainer {
     archive.write("optimizer", optimizer);
     std::ostringstream state;
     archive.save_to(state);
-    save_checkpoint(options_.checkpoint, {facts(), step_, state.str()});
+    auto facts = this->facts();
+    facts["hook"] = net_->hook();
+    save_checkpoint(options_.checkpoint, {facts, step_, state.str()});
+    keep_hook_state(options_.checkpoint, step_);
   }
 
   void resume() {
@@ -169,6 +202,10 @@ class Trainer {
     const std::string state = share_from_rank0(group_, [&] {
       loaded = load_checkpoint(options_.checkpoint, facts());
       return loaded.state;
+    });
+    const std::string hook = share_from_rank0(group_, [&] {
+      const auto found = loaded.facts.find("hook");
+      return found == loaded.facts.end() ? "" : found->second;
     });
     auto step = torch::tensor({loaded.step}, torch::kLong);
     group_.broadcast(step).wait();
@@ -185,8 +222,20 @@ class Trainer {
     for (auto& group : sgd_.param_groups()) {
       group.options().set_lr(options_.lr);
     }
+    resume_hook(hook);
     if (leads()) {
       std::cout << "resumed at step " << step_ << "/" << total_steps_
+                << std::endl;
+    }
+  }
+
+  // Another hook than before is the user's wish, and starts from nothing.
+  void resume_hook(const std::string& saved_hook) {
+    if (saved_hook == net_->hook()) {
+      net_->load_hook_state(hook_state_folder(options_.checkpoint, step_));
+    } else if (leads()) {
+      std::cout << "hook " << net_->hook() << " starts afresh, the checkpoint "
+                << "is of " << (saved_hook.empty() ? "none" : saved_hook)
                 << std::endl;
     }
   }
@@ -284,9 +333,10 @@ class Trainer {
           {"buckets", stats.bucket_bytes.size()},
           {"bytes_sent", stats.sent.total()},
           {"bytes_sent_by_all_ranks", sent.item<std::int64_t>()},
-          {"bytes_per_step",
-           {{"payload", stats.sent_last_step.payload},
-            {"metadata", stats.sent_last_step.metadata}}},
+          {"bytes_per_step", to_json(stats.sent_last_step)},
+          {"plain_bytes_per_step", stats.plain_bytes},
+          {"bytes_per_step_by_bucket", by_bucket(stats)},
+          {"bytes_by_hook", by_hook(stats)},
           {"forward_ms", stats.mean.forward_ms},
           {"backward_ms", stats.mean.backward_ms},
           {"exposed_communication_ms", stats.mean.exposed_ms},

@@ -126,6 +126,7 @@ struct HookAdapter::State {
   bool layout_changed = false;
   // Of the buckets of this backward.
   std::vector<Future::Raw> results;
+  std::vector<std::shared_ptr<ByteMeter>> ledgers;
 
   Bucket next_bucket(const c10d::GradBucket& bucket) {
     std::vector<std::shared_ptr<const Parameter>> members;
@@ -163,6 +164,8 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
     Report report{state_->shared, make_raw(), state_->next_index};
     state_->results.push_back(report.result);
+    state_->ledgers.push_back(std::make_shared<ByteMeter>());
+    const ByteScope scope(state_->ledgers.back());
     try {
       Bucket bucket = state_->next_bucket(grad_bucket);
       report.elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
@@ -203,10 +206,23 @@ void HookAdapter::set_hook(std::shared_ptr<Hook> hook, std::string text) {
   state_->shared->text = std::move(text);
 }
 
+Hook& HookAdapter::hook() const {
+  return *state_->hook;
+}
+
+std::vector<Bytes> HookAdapter::sent_by_bucket() const {
+  std::vector<Bytes> result;
+  for (const auto& ledger : state_->ledgers) {
+    result.push_back(ledger->read());
+  }
+  return result;
+}
+
 void HookAdapter::begin_backward() {
   state_->next_index = 0;
   state_->parameters_seen = 0;
   state_->results.clear();
+  state_->ledgers.clear();
   state_->shared->failed_bucket = Report::kNone;
 }
 

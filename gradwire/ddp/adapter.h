@@ -34,12 +34,15 @@ class HookAdapter {
 
   // Only between two iterations.
   void set_hook(std::shared_ptr<Hook> hook, std::string text);
+  Hook& hook() const;
   // The next bucket is the first of a backward.
   void begin_backward();
   // The buckets of the next backward are not those of the last one.
   void layout_changed();
   // The first bucket of the last backward that could not be reduced, if any.
   std::optional<std::int64_t> failed_bucket() const;
+  // What the buckets of the last backward have sent so far.
+  std::vector<Bytes> sent_by_bucket() const;
   // It was a collective that failed: the group is of no use any more.
   bool lost_group() const;
   // Returns when no bucket of the last backward is under way any more, however

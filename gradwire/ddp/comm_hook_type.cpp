@@ -8,6 +8,14 @@ std::string hook_spec(DDPCommHookType type) {
   switch (type) {
     case DDPCommHookType::ALLREDUCE:
       return "allreduce";
+    case DDPCommHookType::FP16_COMPRESS:
+      return "fp16";
+    case DDPCommHookType::BF16_COMPRESS:
+      return "bf16";
+    case DDPCommHookType::QUANTIZE_PER_TENSOR:
+      return "int8:block=tensor,ef=off,scheme=affine";
+    case DDPCommHookType::QUANTIZE_PER_CHANNEL:
+      return "int8:block=512,ef=off,scheme=affine";
     case DDPCommHookType::NOOP:
       return "noop";
   }

@@ -8,7 +8,14 @@
 namespace gradwire {
 
 // The hooks under the names PyTorch's ddp_comm_hooks gives them.
-enum class DDPCommHookType { ALLREDUCE, NOOP };
+enum class DDPCommHookType {
+  ALLREDUCE,
+  FP16_COMPRESS,
+  BF16_COMPRESS,
+  QUANTIZE_PER_TENSOR,
+  QUANTIZE_PER_CHANNEL,
+  NOOP
+};
 
 // "allreduce" for ALLREDUCE, and so on.
 std::string hook_spec(DDPCommHookType type);

@@ -90,6 +90,19 @@ class DdpHandle {
   const std::string& hook() const {
     return engine_.hook();
   }
+  // What the hook remembers (residuals of error feedback and such), one file a
+  // rank in `folder`, replaced atomically. Between two iterations. Collective:
+  // all ranks write, or all of them throw.
+  void save_hook_state(const std::string& folder) {
+    engine_.save_hook_state(folder);
+  }
+  // Training goes on with the same bits. Refused, on every rank, for another
+  // model or hook; in another world what ranks owe is handed on so that its sum
+  // stays the same, or refused where `strict`. Collective.
+  void load_hook_state(
+      const std::string& folder, const LoadHookState& options = {}) {
+    engine_.load_hook_state(folder, options);
+  }
   Stats stats() const {
     return engine_.stats();
   }

@@ -63,6 +63,9 @@ struct DdpEngine::Impl {
   void recover();
   [[noreturn]] void explain_unfinished(const c10::Error& error) const;
   void install_hook(const HookChoice& choice, const Group& hook_group);
+  void check_between_iterations(const char* call) const;
+  HookStatePlace place_of_state(const std::string& folder) const;
+  void report_buckets(Stats& stats) const;
   bool needs_sink() const;
   void on_sink_backward();
   void end_step(const GradientWatch::Backward& backward);
@@ -287,7 +290,7 @@ void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
   if (options.gradient_as_bucket_view) {
     make_gradients_plain();
   }
-  meter->end_step(backward);
+  meter->end_step(backward, hook_text);
 }
 
 // torch::optim's zero_grad() detaches gradients in place, which autograd
@@ -315,16 +318,7 @@ void DdpEngine::set_hook(
   std::string text;
   agree_checked(impl.parent, "set_hook", [&] {
     text = choice.text();
-    // A backward that failed is over, though not all gradients are there.
-    if (impl.watch->armed() && !impl.failed()) {
-      fail(
-          "ddp",
-          "set_hook was called between forward and backward, expected "
-          "it before forward; a forward without a backward belongs under "
-          "torch::NoGradGuard (rank ",
-          impl.group.rank(),
-          ")");
-    }
+    impl.check_between_iterations("set_hook");
     return std::vector<Fact>{{"hook", text}};
   });
   if (impl.failed()) {
@@ -371,6 +365,73 @@ void DdpEngine::Impl::install_hook(
   adapter->set_hook(std::move(hook), choice.text());
 }
 
+void DdpEngine::Impl::report_buckets(Stats& stats) const {
+  std::vector<Bytes> plain;
+  for (const auto& bucket : reduction.reducer->get_grad_buckets(false)) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    const bool dense = buffer.defined() && !buffer.is_sparse();
+    stats.bucket_bytes.push_back(
+        dense ? static_cast<std::int64_t>(buffer.nbytes()) : 0);
+    plain.push_back(
+        {.payload = dense ? all_reduce_bytes(
+                                stats.rank,
+                                stats.world,
+                                buffer.numel(),
+                                buffer.element_size())
+                          : 0});
+    stats.plain_bytes += plain.back().payload;
+  }
+  if (adapter) {
+    stats.bucket_sent = adapter->sent_by_bucket();
+  } else if (meter->steps() > 0) {
+    stats.bucket_sent = plain;
+  }
+}
+
+void DdpEngine::save_hook_state(const std::string& folder) {
+  Impl& impl = *impl_;
+  impl.check_between_iterations("save_hook_state");
+  HookState state;
+  if (impl.adapter) {
+    impl.adapter->hook().save(state);
+  }
+  gradwire::save_hook_state(impl.parent, impl.place_of_state(folder), state);
+}
+
+void DdpEngine::load_hook_state(
+    const std::string& folder, const LoadHookState& options) {
+  Impl& impl = *impl_;
+  impl.check_between_iterations("load_hook_state");
+  const HookState state = gradwire::load_hook_state(
+      impl.parent, impl.place_of_state(folder), options);
+  if (impl.adapter) {
+    impl.adapter->hook().load(state);
+  }
+}
+
+HookStatePlace DdpEngine::Impl::place_of_state(
+    const std::string& folder) const {
+  HookStatePlace place{folder, hook_text, {}};
+  for (const auto& parameter : model.trainable) {
+    place.parameters.emplace_back(parameter->name, parameter->tensor.numel());
+  }
+  return place;
+}
+
+// A backward that failed is over, though not all gradients are there.
+void DdpEngine::Impl::check_between_iterations(const char* call) const {
+  if (watch->armed() && !failed()) {
+    fail(
+        "ddp",
+        call,
+        " was called between forward and backward, expected it before "
+        "forward; a forward without a backward belongs under "
+        "torch::NoGradGuard (rank ",
+        group.rank(),
+        ")");
+  }
+}
+
 Stats DdpEngine::stats() const {
   const Impl& impl = *impl_;
   Stats stats;
@@ -380,12 +441,7 @@ Stats DdpEngine::stats() const {
   for (const auto& parameter : impl.model.trainable) {
     stats.parameters += parameter->tensor.numel();
   }
-  for (const auto& bucket : impl.reduction.reducer->get_grad_buckets(false)) {
-    const at::Tensor& buffer = bucket.getBuffer();
-    const bool dense = buffer.defined() && !buffer.is_sparse();
-    stats.bucket_bytes.push_back(
-        dense ? static_cast<std::int64_t>(buffer.nbytes()) : 0);
-  }
+  impl.report_buckets(stats);
   stats.rebuilt = impl.rebuilt;
   impl.meter->report(stats);
   return stats;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradwire/comm/group.h"
+#include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/options.h"
 #include "gradwire/ddp/stats.h"
 
@@ -44,6 +45,10 @@ class DdpEngine {
   void register_hook_once(
       const HookChoice& hook, const std::optional<Group>& group);
   const std::string& hook() const;
+
+  // Collective: see hook_state.h.
+  void save_hook_state(const std::string& folder);
+  void load_hook_state(const std::string& folder, const LoadHookState& options);
 
   Stats stats() const;
 

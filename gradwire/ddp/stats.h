@@ -20,6 +20,13 @@ struct StepTimes {
   double exposed_ms = 0;
 };
 
+// What one hook has sent while it was in use.
+struct HookBytes {
+  std::string hook;
+  std::int64_t steps = 0;
+  Bytes sent;
+};
+
 // What a DDP has done so far on this rank. A step is one backward in which
 // gradients were averaged.
 struct Stats {
@@ -34,8 +41,13 @@ struct Stats {
   // Handed to the transport since construction, the first broadcast of weights
   // included. What a hook object or lambda sends on a group of its own is not.
   Bytes sent;
-  // In the last step.
+  // In the last step, and how much of it for each bucket.
   Bytes sent_last_step;
+  std::vector<Bytes> bucket_sent;
+  // What a step would send without a hook.
+  std::int64_t plain_bytes = 0;
+  // In the order of first use.
+  std::vector<HookBytes> sent_by_hook;
   // Means over all steps but the first, which warms up.
   StepTimes mean;
   StepTimes last;

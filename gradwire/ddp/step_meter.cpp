@@ -1,5 +1,6 @@
 #include "gradwire/ddp/step_meter.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gradwire {
@@ -38,9 +39,16 @@ void StepMeter::end_forward() {
   forward_ms_ = milliseconds_between(forward_started_, Clock::now());
 }
 
-void StepMeter::end_step(const GradientWatch::Backward& backward) {
+void StepMeter::end_step(
+    const GradientWatch::Backward& backward, const std::string& hook) {
   const Bytes now = sent();
   sent_last_step_ = now - std::exchange(sent_before_step_, now);
+  auto row = std::ranges::find(sent_by_hook_, hook, &HookBytes::hook);
+  if (row == sent_by_hook_.end()) {
+    row = sent_by_hook_.insert(row, {.hook = hook});
+  }
+  ++row->steps;
+  row->sent = row->sent + sent_last_step_;
   last_.forward_ms = forward_ms_;
   last_.backward_ms = milliseconds_between(backward.started, backward.ended);
   last_.exposed_ms =
@@ -56,6 +64,7 @@ void StepMeter::report(Stats& stats) const {
   stats.steps = steps_;
   stats.sent = sent();
   stats.sent_last_step = sent_last_step_;
+  stats.sent_by_hook = sent_by_hook_;
   stats.last = last_;
   if (steps_ > 1) {
     const auto counted = static_cast<double>(steps_ - 1);

@@ -18,8 +18,12 @@ class StepMeter {
 
   void begin_forward();
   void end_forward();
-  void end_step(const GradientWatch::Backward& backward);
+  void end_step(
+      const GradientWatch::Backward& backward, const std::string& hook);
 
+  std::int64_t steps() const {
+    return steps_;
+  }
   // Sets steps, bytes and times.
   void report(Stats& stats) const;
 
@@ -36,6 +40,7 @@ class StepMeter {
   std::int64_t steps_ = 0;
   Bytes sent_before_step_;
   Bytes sent_last_step_;
+  std::vector<HookBytes> sent_by_hook_;
   StepTimes last_;
   StepTimes sum_;
 };

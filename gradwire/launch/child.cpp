@@ -70,20 +70,6 @@ struct Prepared {
 
 }  // namespace
 
-Fd& Fd::operator=(Fd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-void Fd::reset() {
-  if (fd_ >= 0) {
-    close(release());
-  }
-}
-
 Pipe::Pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {

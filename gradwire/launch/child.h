@@ -4,34 +4,11 @@
 
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "gradwire/base/fd.h"
+
 namespace gradwire::launch {
-
-// Owns a file descriptor.
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() {
-    reset();
-  }
-  int get() const {
-    return fd_;
-  }
-  explicit operator bool() const {
-    return fd_ >= 0;
-  }
-  int release() {
-    return std::exchange(fd_, -1);
-  }
-  void reset();
-
- private:
-  int fd_;
-};
 
 // A pipe whose both ends close on exec. Throws Error.
 struct Pipe {

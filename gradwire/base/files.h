@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-namespace gradwire::apps {
+namespace gradwire {
 
 // Each throws Error that names the path and the reason.
 
@@ -17,4 +17,4 @@ void check_writable_file(const std::filesystem::path& file);
 void write_atomically(
     const std::filesystem::path& file, const std::string& content);
 
-}  // namespace gradwire::apps
+}  // namespace gradwire

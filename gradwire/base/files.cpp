@@ -1,4 +1,4 @@
-#include "apps/gradwire/paths.h"
+#include "gradwire/base/files.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,17 +7,22 @@
 #include <cstring>
 
 #include "gradwire/base/error.h"
-#include "gradwire/launch/child.h"
+#include "gradwire/base/fd.h"
 
-namespace gradwire::apps {
+namespace gradwire {
 namespace {
 
 namespace fs = std::filesystem;
-using launch::Fd;
 
 [[noreturn]] void fail_on(const char* what, const fs::path& path) {
   fail(
-      "app", "cannot ", what, " '", path.string(), "': ", std::strerror(errno));
+      "base",
+      "cannot ",
+      what,
+      " '",
+      path.string(),
+      "': ",
+      std::strerror(errno));
 }
 
 void sync_folder(const fs::path& folder) {
@@ -38,7 +43,7 @@ void check_writable_folder(const fs::path& folder) {
   fs::create_directories(folder, code);
   if (code || !fs::is_directory(folder)) {
     fail(
-        "app",
+        "base",
         "cannot make the folder '",
         folder.string(),
         "': ",
@@ -51,7 +56,7 @@ void check_writable_folder(const fs::path& folder) {
 
 void check_writable_file(const fs::path& file) {
   if (fs::is_directory(file)) {
-    fail("app", "cannot write '", file.string(), "': it is a folder");
+    fail("base", "cannot write '", file.string(), "': it is a folder");
   }
   const bool existed = fs::exists(file);
   const Fd handle(open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
@@ -89,4 +94,4 @@ void write_atomically(const fs::path& file, const std::string& content) {
   sync_folder(folder_of(file));
 }
 
-}  // namespace gradwire::apps
+}  // namespace gradwire

@@ -1,0 +1,233 @@
+#include "gradwire/ddp/hook_state.h"
+
+#include <ATen/ATen.h>
+#include <torch/serialize/archive.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/files.h"
+#include "gradwire/comm/agreement.h"
+
+namespace gradwire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kVersion = 1;
+
+// One rank's file.
+struct StateFile {
+  std::string hook;
+  std::int64_t world = 0;
+  std::int64_t rank = 0;
+  std::map<std::string, std::int64_t> parameters;
+  HookState state;
+};
+
+fs::path file_of(const std::string& folder, std::int64_t rank) {
+  return fs::path(folder) / concat("hook-state.rank", rank);
+}
+
+[[noreturn]] void reject(const fs::path& file, const std::string& why) {
+  fail("ddp", "hook state '", file.string(), "' ", why);
+}
+
+c10::IValue to_dict(const std::map<std::string, std::int64_t>& values) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::IntType::get());
+  for (const auto& [name, value] : values) {
+    dict.insert(name, value);
+  }
+  return dict;
+}
+
+std::map<std::string, std::int64_t> to_map(const c10::IValue& dict) {
+  std::map<std::string, std::int64_t> values;
+  for (const auto& item : dict.toGenericDict()) {
+    values[item.key().toStringRef()] = item.value().toInt();
+  }
+  return values;
+}
+
+std::string to_bytes(const StateFile& file) {
+  torch::serialize::OutputArchive archive;
+  archive.write("version", c10::IValue(kVersion));
+  archive.write("hook", c10::IValue(file.hook));
+  archive.write("world", c10::IValue(file.world));
+  archive.write("rank", c10::IValue(file.rank));
+  c10::impl::GenericDict residuals(
+      c10::StringType::get(), c10::TensorType::get());
+  for (const auto& [name, residual] : file.state.residuals) {
+    residuals.insert(name, residual);
+  }
+  archive.write("parameters", to_dict(file.parameters));
+  archive.write("numbers", to_dict(file.state.numbers));
+  archive.write("residuals", c10::IValue(residuals));
+  std::ostringstream out;
+  archive.save_to(out);
+  return out.str();
+}
+
+StateFile parse(const fs::path& path) {
+  torch::serialize::InputArchive archive;
+  StateFile file;
+  c10::IValue version;
+  c10::IValue hook;
+  c10::IValue world;
+  c10::IValue rank;
+  c10::IValue parameters;
+  c10::IValue numbers;
+  c10::IValue residuals;
+  archive.load_from(path.string());
+  archive.read("version", version);
+  if (version.toInt() != kVersion) {
+    reject(
+        path,
+        concat("is of version ", version.toInt(), ", expected ", kVersion));
+  }
+  archive.read("hook", hook);
+  archive.read("world", world);
+  archive.read("rank", rank);
+  archive.read("parameters", parameters);
+  archive.read("numbers", numbers);
+  archive.read("residuals", residuals);
+  file.hook = hook.toStringRef();
+  file.world = world.toInt();
+  file.rank = rank.toInt();
+  file.parameters = to_map(parameters);
+  file.state.numbers = to_map(numbers);
+  for (const auto& item : residuals.toGenericDict()) {
+    file.state.residuals[item.key().toStringRef()] = item.value().toTensor();
+  }
+  return file;
+}
+
+StateFile read_file(const fs::path& path) {
+  if (!fs::exists(path)) {
+    reject(path, "does not exist");
+  }
+  try {
+    return parse(path);
+  } catch (const c10::Error&) {
+    reject(path, "is damaged or not a hook state");
+  }
+}
+
+void check_model(
+    const fs::path& path, const StateFile& file, const HookStatePlace& place) {
+  const auto refuse = [&](const auto&... why) {
+    reject(path, concat("is of another model: parameter '", why...));
+  };
+  for (const auto& [name, elems] : place.parameters) {
+    const auto found = file.parameters.find(name);
+    if (found == file.parameters.end()) {
+      refuse(name, "' is missing there");
+    }
+    if (found->second != elems) {
+      refuse(
+          name, "' has ", found->second, " elements there, expected ", elems);
+    }
+  }
+  const std::map<std::string, std::int64_t> known(
+      place.parameters.begin(), place.parameters.end());
+  for (const auto& [name, elems] : file.parameters) {
+    if (!known.contains(name)) {
+      refuse(name, "' is only there");
+    }
+  }
+}
+
+StateFile read_checked(std::int64_t rank, const HookStatePlace& place) {
+  const fs::path path = file_of(place.folder, rank);
+  StateFile file = read_file(path);
+  if (file.hook != place.hook) {
+    reject(
+        path,
+        concat("is of hook '", file.hook, "', expected '", place.hook, "'"));
+  }
+  if (file.rank != rank) {
+    reject(path, concat("is of rank ", file.rank, ", expected ", rank));
+  }
+  check_model(path, file, place);
+  return file;
+}
+
+void check_same_save(
+    const fs::path& path, const StateFile& file, const StateFile& first) {
+  if (file.world != first.world || file.state.numbers != first.state.numbers) {
+    reject(
+        path,
+        "was not saved together with that of rank 0: saving was broken off");
+  }
+}
+
+void add_residuals(HookState& to, const HookState& from) {
+  for (const auto& [name, residual] : from.residuals) {
+    const auto known = to.residuals.find(name);
+    if (known == to.residuals.end()) {
+      to.residuals[name] = residual.clone();
+    } else {
+      known->second.add_(residual);
+    }
+  }
+}
+
+// This rank's share of what all files hold.
+HookState read_share(
+    const Group& group,
+    const HookStatePlace& place,
+    const LoadHookState& options,
+    std::vector<Fact>& facts) {
+  const StateFile first = read_checked(0, place);
+  if (first.world != group.size() && options.strict) {
+    reject(
+        file_of(place.folder, 0),
+        concat("is of a world of ", first.world, ", expected ", group.size()));
+  }
+  HookState share{first.state.numbers, {}};
+  for (std::int64_t rank = group.rank(); rank < first.world;
+       rank += group.size()) {
+    const StateFile file = read_checked(rank, place);
+    check_same_save(file_of(place.folder, rank), file, first);
+    add_residuals(share, file.state);
+  }
+  facts.push_back({"world of the save", concat(first.world)});
+  for (const auto& [name, number] : share.numbers) {
+    facts.push_back({name, concat(number)});
+  }
+  return share;
+}
+
+}  // namespace
+
+void save_hook_state(
+    const Group& group, const HookStatePlace& place, const HookState& state) {
+  agree_checked(group, "save_hook_state", [&] {
+    check_writable_folder(place.folder);
+    write_atomically(
+        file_of(place.folder, group.rank()),
+        to_bytes(
+            {place.hook,
+             group.size(),
+             group.rank(),
+             {place.parameters.begin(), place.parameters.end()},
+             state}));
+    return std::vector<Fact>{{"hook", place.hook}};
+  });
+}
+
+HookState load_hook_state(
+    const Group& group,
+    const HookStatePlace& place,
+    const LoadHookState& options) {
+  HookState share;
+  agree_checked(group, "load_hook_state", [&] {
+    std::vector<Fact> facts;
+    share = read_share(group, place, options, facts);
+    return facts;
+  });
+  return share;
+}
+
+}  // namespace gradwire
