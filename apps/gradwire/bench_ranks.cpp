@@ -218,8 +218,7 @@ void RankSet::check_alive() {
       name_,
       "'s ",
       to_string(exit),
-      ": ",
-      last_line(first->errors)));
+      exit.signal != 0 ? "" : ": " + last_line(first->errors)));
 }
 
 }  // namespace gradwire::apps
