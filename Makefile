@@ -28,9 +28,9 @@ test: configure
 	ctest --preset $(PRESET)
 
 bench: configure
-	cmake --build $(BUILD) -j $(JOBS) --target gradwire_bench
-	.venv/bin/python -W ignore bench/ddp_step.py --build $(BUILD) \
-	  --json $(BUILD)/bench/ddp_step.json
+	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli
+	$(BUILD)/gradwire bench --nproc 2 --hooks none,allreduce,noop \
+	  --peer .venv/bin/python --json $(BUILD)/bench.json
 
 format:
 	@tools/setup format

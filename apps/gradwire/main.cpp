@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "apps/gradwire/bench.h"
 #include "apps/gradwire/hooks.h"
 #include "apps/gradwire/info.h"
 #include "apps/gradwire/run.h"
@@ -60,6 +61,47 @@ void add_train(CLI::App& app, TrainOptions& options) {
   train->add_option("--json", options.json, "file for the report");
 }
 
+void add_bench(CLI::App& app, BenchOptions& options) {
+  auto* bench =
+      app.add_subcommand("bench", "measure hooks side by side, on links too");
+  bench->add_option("--nproc,-n", options.nproc, "number of ranks")
+      ->capture_default_str();
+  bench->add_option("--hooks", options.hooks, "specs separated by commas")
+      ->capture_default_str();
+  bench
+      ->add_option(
+          "--link", options.links, "rates such as 1gbit,100mbit, or loopback")
+      ->take_all()
+      ->allow_extra_args(false);
+  bench->add_option("--model", options.model, "see `gradwire train`")
+      ->capture_default_str();
+  bench->add_option("--batch", options.batch, "samples a step and rank")
+      ->capture_default_str();
+  bench->add_option("--steps", options.steps, "steps a round and hook")
+      ->capture_default_str();
+  bench->add_option("--rounds", options.rounds)->capture_default_str();
+  bench->add_option("--warmup", options.warmup, "steps a hook and link")
+      ->capture_default_str();
+  bench->add_option("--bucket-mb", options.bucket_mb, "MiB a bucket")
+      ->capture_default_str();
+  bench->add_option(
+      "--timeout", options.timeout_s, "longest wait for a turn, in seconds");
+  bench->add_option(
+      "--peer", options.peer, "a Python whose torch is measured beside");
+  bench->add_option("--json", options.json, "file for rows and samples");
+  bench->add_flag("--in-namespace", options.in_namespace)->group("");
+}
+
+void add_bench_rank(CLI::App& app, BenchRankOptions& options) {
+  auto* rank = app.add_subcommand("bench-rank", "a rank of bench")->group("");
+  rank->add_option("--hook", options.hooks)
+      ->take_all()
+      ->allow_extra_args(false);
+  rank->add_option("--model", options.model);
+  rank->add_option("--batch", options.batch);
+  rank->add_option("--bucket-mb", options.bucket_mb);
+}
+
 // The command that starts this program again as one of its own ranks.
 std::vector<std::string> own_command(int argc, char** argv) {
   std::vector<std::string> command(argv, argv + argc);
@@ -81,9 +123,13 @@ int main(int argc, char** argv) {
   app.option_defaults()->take_last();
   RunOptions run_options;
   TrainOptions train_options;
+  BenchOptions bench_options;
+  BenchRankOptions bench_rank_options;
   bool json = false;
   add_run(app, run_options);
   add_train(app, train_options);
+  add_bench(app, bench_options);
+  add_bench_rank(app, bench_rank_options);
   app.add_subcommand("hooks", "list the hooks with their options")
       ->add_flag("--json", json, "as JSON");
   app.add_subcommand("info", "show versions, processor and environment");
@@ -98,9 +144,10 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   if (app.get_subcommands().empty()) {
-    std::cerr << "gradwire: a subcommand is required: run, train, hooks or info"
-                 " (gradwire --help shows what there is)"
-              << std::endl;
+    std::cerr
+        << "gradwire: a subcommand is required: run, train, bench, hooks or "
+           "info (gradwire --help shows what there is)"
+        << std::endl;
     return kUsageError;
   }
   try {
@@ -109,6 +156,12 @@ int main(int argc, char** argv) {
     }
     if (app.got_subcommand("train")) {
       return train(train_options, own_command(argc, argv));
+    }
+    if (app.got_subcommand("bench")) {
+      return bench(bench_options, own_command(argc, argv));
+    }
+    if (app.got_subcommand("bench-rank")) {
+      return bench_rank(bench_rank_options);
     }
     if (app.got_subcommand("hooks")) {
       return list_hooks(json);

@@ -158,6 +158,10 @@ void check_model(const std::string& text) {
   parse(text);
 }
 
+std::int64_t model_width(const std::string& text) {
+  return parse(text).width;
+}
+
 std::shared_ptr<Classifier> make_model(
     const std::string& text, const ImageShape& shape) {
   const Choice choice = parse(text);

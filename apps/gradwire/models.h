@@ -27,5 +27,7 @@ std::shared_ptr<Classifier> make_model(
 
 // Throws like make_model; makes nothing.
 void check_model(const std::string& text);
+// The width in `text`, or the model's default. Throws like make_model.
+std::int64_t model_width(const std::string& text);
 
 }  // namespace gradwire::apps

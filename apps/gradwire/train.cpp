@@ -6,6 +6,7 @@
 #include "apps/gradwire/checkpoint.h"
 #include "apps/gradwire/data.h"
 #include "apps/gradwire/models.h"
+#include "apps/gradwire/ranges.h"
 #include "apps/gradwire/run.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/files.h"
@@ -18,13 +19,6 @@ namespace gradwire::apps {
 namespace {
 
 constexpr int kDefaultRanks = 2;
-
-template <class T>
-void check_range(const char* name, T value, T least, T most) {
-  if (!(value >= least && value <= most)) {
-    fail("app", "--", name, " is ", value, ", expected ", least, " to ", most);
-  }
-}
 
 // Everything that can be wrong is said once, before ranks are started.
 void check(const TrainOptions& options, int ranks) {

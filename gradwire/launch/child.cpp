@@ -52,7 +52,7 @@ struct Prepared {
   if (getppid() != parent) {
     _exit(127);
   }
-  dup2(null_fd, STDIN_FILENO);
+  dup2(options.in >= 0 ? options.in : null_fd, STDIN_FILENO);
   if (options.out >= 0) {
     dup2(options.out, STDOUT_FILENO);
   }

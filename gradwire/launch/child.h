@@ -21,13 +21,15 @@ struct ChildOptions {
   std::vector<std::string> command;
   // The whole environment of the child.
   std::map<std::string, std::string> environment;
+  // The descriptor the child reads as its input; -1: it has none.
+  int in = -1;
   // Descriptors the child gets as its output; -1: inherits this process's.
   int out = -1;
   int err = -1;
 };
 
-// Starts a process in a process group of its own, standard input closed, that
-// the kernel kills when this process dies. Throws Error when the program
+// Starts a process in a process group of its own that the kernel kills when
+// this process dies. Throws Error when the program
 // cannot be run.
 pid_t start_child(const ChildOptions& options);
 

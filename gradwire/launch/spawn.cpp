@@ -155,7 +155,11 @@ class Spawner {
   void start(int rank, int port) {
     ChildOptions child;
     child.command = options_.command;
-    child.environment = rank_environment(rank, port);
+    child.environment =
+        rank_environment(rank, options_.nproc, "127.0.0.1", port);
+    for (const auto& [name, value] : options_.environment) {
+      child.environment[name] = value;
+    }
     std::vector<Pipe> pipes;
     pipes.reserve(2);
     const auto capture = [&](Stream stream) {
@@ -179,30 +183,6 @@ class Spawner {
     started.pidfd =
         Fd(static_cast<int>(syscall(SYS_pidfd_open, started.pid, 0)));
     result_.ranks.push_back({.rank = rank});
-  }
-
-  std::map<std::string, std::string> rank_environment(int rank, int port) {
-    auto environment = inherited_environment();
-    // Left over from an outer torchrun, it would point at another store.
-    environment.erase("TORCHELASTIC_USE_AGENT_STORE");
-    environment.erase("TORCHELASTIC_RESTART_COUNT");
-    const auto set = [&](const char* name, const auto& value) {
-      environment[name] = concat(value);
-    };
-    set("RANK", rank);
-    set("LOCAL_RANK", rank);
-    set("GROUP_RANK", 0);
-    set("WORLD_SIZE", options_.nproc);
-    set("LOCAL_WORLD_SIZE", options_.nproc);
-    set("MASTER_ADDR", "127.0.0.1");
-    set("MASTER_PORT", port);
-    if (options_.nproc > 1) {
-      environment.emplace("OMP_NUM_THREADS", "1");
-    }
-    for (const auto& [name, value] : options_.environment) {
-      environment[name] = value;
-    }
-    return environment;
   }
 
   long running() const {
@@ -349,6 +329,28 @@ SpawnResult spawn_ranks(const SpawnOptions& options) {
         kMostLocalRanks);
   }
   return Spawner(options).run();
+}
+
+std::map<std::string, std::string> rank_environment(
+    int rank, int world, const std::string& host, int port) {
+  auto environment = inherited_environment();
+  // Left over from an outer torchrun, it would point at another store.
+  environment.erase("TORCHELASTIC_USE_AGENT_STORE");
+  environment.erase("TORCHELASTIC_RESTART_COUNT");
+  const auto set = [&](const char* name, const auto& value) {
+    environment[name] = concat(value);
+  };
+  set("RANK", rank);
+  set("LOCAL_RANK", rank);
+  set("GROUP_RANK", 0);
+  set("WORLD_SIZE", world);
+  set("LOCAL_WORLD_SIZE", world);
+  set("MASTER_ADDR", host);
+  set("MASTER_PORT", port);
+  if (world > 1) {
+    environment.emplace("OMP_NUM_THREADS", "1");
+  }
+  return environment;
 }
 
 int free_port() {

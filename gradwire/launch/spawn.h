@@ -71,6 +71,11 @@ struct SpawnResult {
 // when the program cannot be started.
 SpawnResult spawn_ranks(const SpawnOptions& options);
 
+// The environment of one local rank: this process's own with torchrun's
+// variables for a store at `host`:`port`.
+std::map<std::string, std::string> rank_environment(
+    int rank, int world, const std::string& host, int port);
+
 // A TCP port on the loopback interface that nobody listens on right now.
 int free_port();
 

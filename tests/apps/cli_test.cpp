@@ -49,6 +49,21 @@ TEST(Cli, BadInputIsOneLineAndExitCodeTwo) {
   expect_refused("run --nproc 2", "command is required");
 }
 
+TEST(Cli, BadBenchmarksAreOneLineAndExitCodeTwo) {
+  expect_refused("bench --nproc 1", "--nproc is 1, expected 2 to 64");
+  expect_refused("bench --hooks none,alreduce", "did you mean 'allreduce'?");
+  expect_refused("bench --hooks none,,noop", "has an empty entry");
+  expect_refused("bench --link fast", "--link 'fast' is no rate, expected");
+  expect_refused("bench --link 1gbit,", "--link '' is no rate");
+  expect_refused("bench --link 1gbit --link 1gbit", "1gbit is given twice");
+  expect_refused("bench --model vgg", "known are mlp, cnn, resnet18");
+  expect_refused("bench --steps 0", "--steps is 0, expected 1 to");
+  expect_refused("bench --json /no/such/folder/b.json", "cannot write");
+  expect_refused("bench --peer /no/such/python", "cannot be run, expected");
+  expect_refused("bench --peer python3 --model cnn", "expected mlp");
+  expect_refused("bench --peer false", "'false' cannot import torch");
+}
+
 TEST(Cli, VersionAndHelp) {
   EXPECT_THAT(command(kCli + " --version").output, HasSubstr("gradwire 0."));
   const auto help = command(kCli + " train --help");

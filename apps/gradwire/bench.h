@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gradwire::apps {
+
+struct BenchOptions {
+  int nproc = 2;
+  // Specs separated by commas; see split_specs.
+  std::string hooks = "none,allreduce,noop";
+  // Rates as tc writes them, or "loopback"; none given: loopback.
+  std::vector<std::string> links;
+  std::string model = "mlp:2048";
+  // Samples a rank and step.
+  std::int64_t batch = 8;
+  // Steps of one hook in one round.
+  int steps = 10;
+  int rounds = 5;
+  int warmup = 3;
+  double bucket_mb = 25;
+  // Longest wait for one turn, in seconds; 0: from the link and the model.
+  double timeout_s = 0;
+  // A Python with torch, whose own DDP is measured beside; empty: none.
+  std::string peer;
+  std::string json;
+  // Set by the command itself when it runs in its own network namespace.
+  bool in_namespace = false;
+};
+
+// `gradwire bench`: step times of hooks side by side, on loopback or on shaped
+// links. `command` is this program with the same arguments. Returns 0, or 1
+// when a hook's averages differ between ranks.
+int bench(const BenchOptions& options, const std::vector<std::string>& command);
+
+// What one of its ranks needs to know.
+struct BenchRankOptions {
+  std::vector<std::string> hooks;
+  std::string model;
+  std::int64_t batch = 8;
+  double bucket_mb = 25;
+};
+
+// One rank: holds a DDP for each hook and does as standard input says, a line
+// a command, until it ends. Answers are lines of JSON behind kBenchAnswer.
+//   verify I      one step of hook I on fresh state, compared with the exact
+//                 average
+//   run I STEPS   timed steps of hook I
+int bench_rank(const BenchRankOptions& options);
+
+inline constexpr const char* kBenchAnswer = "gradwire-bench ";
+
+// Images the benchmark's models are made for: an mlp gets 1024 inputs.
+inline constexpr std::int64_t kBenchImageSide = 32;
+
+}  // namespace gradwire::apps
