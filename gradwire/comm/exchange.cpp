@@ -119,10 +119,11 @@ class Exchange::Chunk : public Lane::Job {
   std::vector<std::int64_t> send_bytes_;
   std::vector<std::int64_t> receive_bytes_;
   std::int64_t sent_metadata_ = 0;
-  // What the owners send back: equal slots, as all_gather wants them.
+  // What the owner sends back: its shard, once for every other rank, and the
+  // shards of the others.
   at::Tensor reduced_;
   at::Tensor gathered_;
-  std::int64_t gathered_metadata_ = 0;
+  std::int64_t reduced_metadata_ = 0;
   // One message a rank of what this rank adds up, in rank order.
   std::vector<Codec::ConstBytes> inputs_;
 
@@ -181,28 +182,21 @@ void Exchange::Chunk::plan_exchange() {
 
 void Exchange::Chunk::plan_two_phases() {
   const Shard& mine = shards_[rank_];
-  std::int64_t slot = 0;
-  std::int64_t payload = 0;
+  std::int64_t others = 0;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const Shard& shard = shards_[i];
-    slot = std::max(slot, shard.bytes);
-    // A ring passes on all contributions but the right neighbour's.
-    if (static_cast<int>(i) != (rank_ + 1) % world_) {
-      payload += shard.bytes - shard.metadata_bytes;
-    }
     if (!is_own(i)) {
-      send_bytes_[i] = shard.bytes;
+      send_bytes_[i] = shards_[i].bytes;
       receive_bytes_[i] = mine.bytes;
-      sent_metadata_ += shard.metadata_bytes;
+      others += shards_[i].bytes;
+      sent_metadata_ += shards_[i].metadata_bytes;
     }
   }
-  outgoing_ = make_bytes(
-      std::accumulate(send_bytes_.begin(), send_bytes_.end(), std::int64_t{0}));
+  outgoing_ = make_bytes(others);
   own_ = make_bytes(mine.bytes);
   incoming_ = make_bytes((world_ - 1) * mine.bytes);
-  reduced_ = make_bytes(slot);
-  gathered_ = make_bytes(world_ * slot);
-  gathered_metadata_ = (world_ - 1) * slot - payload;
+  reduced_ = make_bytes((world_ - 1) * mine.bytes);
+  gathered_ = make_bytes(others);
+  reduced_metadata_ = (world_ - 1) * mine.metadata_bytes;
   std::int64_t at = 0;
   for (int i = 0; i < world_; ++i) {
     if (i == rank_) {
@@ -264,11 +258,17 @@ void Exchange::Chunk::reduce() {
       slice(reduced_, 0, mine.bytes),
       feedback(mine).next_residual,
       run_->use.owner_noise);
+  // Gloo wants what goes to different ranks in different places.
+  const auto first = reduced_.narrow(0, 0, mine.bytes);
+  for (int i = 1; i < world_ - 1; ++i) {
+    reduced_.narrow(0, i * mine.bytes, mine.bytes).copy_(first);
+  }
 }
 
+// To every rank directly: a ring would take W-1 turns, each a wake-up later.
 void Exchange::Chunk::gather_shards(const Group& group) {
-  pending_ = group.all_gather(gathered_, reduced_);
-  count_as_metadata(group, gathered_metadata_);
+  pending_ = group.all_to_all(gathered_, reduced_, send_bytes_, receive_bytes_);
+  count_as_metadata(group, reduced_metadata_);
 }
 
 void Exchange::Chunk::decode() {
@@ -278,11 +278,13 @@ void Exchange::Chunk::decode() {
     finite =
         codec_->decode(all.segments, inputs_, floats(all), run_->use.divisor);
   } else {
-    const std::int64_t slot = reduced_.numel();
+    std::int64_t at = 0;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       const Shard& shard = shards_[i];
       const Codec::ConstBytes message =
-          slice(gathered_, static_cast<std::int64_t>(i) * slot, shard.bytes);
+          is_own(i) ? slice(reduced_, 0, shard.bytes)
+                    : slice(gathered_, at, shard.bytes);
+      at += is_own(i) ? 0 : shard.bytes;
       finite &= codec_->decode(shard.segments, {&message, 1}, floats(shard));
     }
   }

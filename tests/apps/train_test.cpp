@@ -102,11 +102,18 @@ TEST(Train, NoopLetsReplicasDriftAndSaysSo) {
   EXPECT_EQ(report.at("bytes_per_step").at("payload"), 0);
 }
 
-TEST(Train, AResumedRunEqualsAnUninterruptedOne) {
+// Also with a hook that remembers what it still owes.
+class TrainWith : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Hooks, TrainWith, testing::Values("none", "int4:rounding=stochastic"));
+
+TEST_P(TrainWith, AResumedRunEqualsAnUninterruptedOne) {
   const TemporaryFolder whole;
   const TemporaryFolder parts;
-  const std::string arguments =
-      "--data synthetic --model cnn:4 --nproc 2 --epochs 2 ";
+  const std::string arguments = concat(
+      "--data synthetic --model cnn:4 --nproc 2 --epochs 2 --hook ",
+      GetParam(),
+      " ");
   const std::string saved = " --checkpoint " + parts.path().string();
   const json expected = train(whole, arguments);
   // Stopped in the middle of an epoch, then at the end of one.
@@ -118,6 +125,40 @@ TEST(Train, AResumedRunEqualsAnUninterruptedOne) {
   // Nothing left to do is fine too, and so is another world.
   const json again = train(parts, arguments + "--resume" + saved);
   EXPECT_EQ(again.at("weights"), expected.at("weights"));
+}
+
+TEST(Train, Int8IsOneFlagAndTheReportShowsWhatItSaved) {
+  const TemporaryFolder folder;
+  const std::string arguments =
+      "--data synthetic --model mlp:256 --max-steps 20 --nproc 3 --hook ";
+  const json plain = train(folder, arguments + "none");
+  const json report = train(folder, arguments + "int8");
+  EXPECT_EQ(report.at("identical"), true);
+  EXPECT_EQ(
+      report.at("plain_bytes_per_step"),
+      plain.at("bytes_per_step").at("payload"));
+  const double sent = report.at("bytes_per_step").at("payload").get<double>() +
+                      report.at("bytes_per_step").at("metadata").get<double>();
+  EXPECT_LT(
+      sent / report.at("plain_bytes_per_step").get<double>(), 0.254 + 0.002);
+  double by_bucket = 0;
+  for (const auto& bucket : report.at("bytes_per_step_by_bucket")) {
+    by_bucket += bucket.at("payload").get<double>() +
+                 bucket.at("metadata").get<double>();
+  }
+  EXPECT_EQ(by_bucket, sent);
+  EXPECT_EQ(report.at("bytes_by_hook").at(0).at("hook"), "int8");
+  EXPECT_EQ(report.at("bytes_by_hook").at(0).at("steps"), 20);
+  // Another hook may go on from a checkpoint; it starts with nothing owed.
+  const std::string saved = " --checkpoint " + folder.path().string();
+  train(folder, arguments + "int8" + saved);
+  const auto other = command(
+      kCli + " train " + arguments + "fp16 --max-steps 25 --resume" + saved);
+  EXPECT_EQ(other.code, 0);
+  EXPECT_THAT(
+      other.output,
+      HasSubstr("hook fp16 starts afresh, the checkpoint is of int8"));
+  EXPECT_THAT(other.output, HasSubstr("that plain averaging sends"));
 }
 
 TEST(Train, ForeignCheckpointsAreRefused) {
@@ -143,7 +184,8 @@ TEST(Train, ForeignCheckpointsAreRefused) {
 TEST(Train, KillDuringASaveLosesNothing) {
   const TemporaryFolder folder;
   const std::string arguments = concat(
-      " train --data synthetic --model mlp:256 --nproc 1 --epochs 100 "
+      " train --data synthetic --model mlp:256 --nproc 2 --hook int8 --epochs "
+      "100 "
       "--checkpoint-every 1 --checkpoint ",
       folder.path().string());
   long step = 0;

@@ -51,6 +51,25 @@ TEST(Reference, DdpCommHookAllreduceHook) {
   });
 }
 
+// fp16_compress, quantize_per_tensor and quantize_per_channel of the reference;
+// bf16 it does not test, and rounds eight times as coarsely as fp16.
+TEST(Reference, DdpCommHookCompressedHooks) {
+  const std::vector<std::pair<DDPCommHookType, double>> tolerances{
+      {DDPCommHookType::FP16_COMPRESS, 1e-4},
+      {DDPCommHookType::QUANTIZE_PER_TENSOR, 1e-4},
+      {DDPCommHookType::QUANTIZE_PER_CHANNEL, 1e-4},
+      {DDPCommHookType::BF16_COMPRESS, 8e-4}};
+  run_threads(2, [&](const Group& group) {
+    const auto reference = task_gradient(group, {});
+    for (const auto& [type, tolerance] : tolerances) {
+      const auto hooked = task_gradient(group, type);
+      EXPECT_TRUE(torch::allclose(hooked, reference, 1e-5, tolerance))
+          << hook_spec(type);
+      EXPECT_FALSE(torch::equal(hooked, reference)) << hook_spec(type);
+    }
+  });
+}
+
 TEST(Reference, DdpCommHookNoopHook) {
   run_threads(2, [](const Group& group) {
     const auto reference = task_gradient(group, {});
@@ -150,7 +169,11 @@ TEST(Reference, DefaultDdpCommHooks) {
   run_threads(2, [](const Group& group) {
     for (const auto type :
          {std::optional<DDPCommHookType>(),
-          std::optional(DDPCommHookType::ALLREDUCE)}) {
+          std::optional(DDPCommHookType::ALLREDUCE),
+          std::optional(DDPCommHookType::FP16_COMPRESS),
+          std::optional(DDPCommHookType::BF16_COMPRESS),
+          std::optional(DDPCommHookType::QUANTIZE_PER_TENSOR),
+          std::optional(DDPCommHookType::QUANTIZE_PER_CHANNEL)}) {
       auto net = torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false));
       torch::nn::init::ones_(net->weight);
       auto ddp = DistributedDataParallel(

@@ -1,0 +1,177 @@
+#include "gradwire/ddp/hook_state.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/ddp.h"
+#include "tests/support/command.h"
+#include "tests/support/expect.h"
+#include "tests/support/gradients.h"
+#include "tests/support/ranks.h"
+
+namespace gradwire {
+namespace {
+
+using test::GivenGradients;
+using test::run_threads;
+using test::same_bits;
+using test::TemporaryFolder;
+using Sizes = std::vector<std::int64_t>;
+
+const Sizes kSizes{4000, 300, 2500};
+
+auto make(
+    const Group& group, const std::string& hook, const Sizes& sizes = kSizes) {
+  return DistributedDataParallel(
+      std::make_shared<GivenGradients>(sizes),
+      group,
+      {.hook = hook, .bucket_cap_mb = 0.01, .first_bucket_cap_mb = 0.001});
+}
+
+template <class Ddp>
+at::Tensor step(const Ddp& ddp, int number, int rank) {
+  const auto net = ddp->module();
+  ddp->zero_grad();
+  ddp->forward(net->random(100 * number + rank)).backward();
+  return net->flat_gradients();
+}
+
+// Saves after some steps of `world` ranks.
+void save(int world, const std::string& hook, const std::string& folder) {
+  run_threads(world, [&](const Group& group) {
+    auto ddp = make(group, hook);
+    for (int i = 0; i < 3; ++i) {
+      step(ddp, i, group.rank());
+    }
+    ddp->save_hook_state(folder);
+  });
+}
+
+TEST(HookState, ResumingIsBitIdentical) {
+  for (const std::string hook : {"int8", "int4:rounding=stochastic"}) {
+    const TemporaryFolder folder;
+    run_threads(3, [&](const Group& group) {
+      auto ddp = make(group, hook);
+      for (int i = 0; i < 3; ++i) {
+        step(ddp, i, group.rank());
+      }
+      ddp->save_hook_state(folder.path());
+      const auto expected = step(ddp, 3, group.rank());
+      auto resumed = make(group, hook);
+      resumed->load_hook_state(folder.path());
+      EXPECT_TRUE(same_bits(step(resumed, 3, group.rank()), expected));
+      // Without the state it is another result.
+      auto fresh = make(group, hook);
+      EXPECT_FALSE(same_bits(step(fresh, 3, group.rank()), expected));
+    });
+  }
+}
+
+TEST(HookState, AnotherWorldInheritsTheSum) {
+  for (const auto& [before, after] :
+       std::vector<std::pair<int, int>>{{4, 2}, {2, 3}, {3, 2}}) {
+    const TemporaryFolder folder;
+    at::Tensor owed;
+    run_threads(before, [&](const Group& group) {
+      auto ddp = make(group, "int4");
+      step(ddp, 0, group.rank());
+      ddp->save_hook_state(folder.path());
+      const auto sum = ddp->module()->residuals(group, *ddp);
+      if (group.rank() == 0) {
+        owed = sum;
+      }
+    });
+    run_threads(after, [&](const Group& group) {
+      auto ddp = make(group, "int4");
+      ddp->load_hook_state(folder.path());
+      const auto sum = ddp->module()->residuals(group, *ddp);
+      EXPECT_TRUE(torch::allclose(sum, owed, 1e-6, 1e-6));
+      EXPECT_GT(owed.abs().max().item<double>(), 0.01);
+      EXPECT_ERROR(
+          Error,
+          ddp->load_hook_state(folder.path(), {.strict = true}),
+          concat("is of a world of ", before, ", expected ", after));
+    });
+  }
+}
+
+TEST(HookState, WhatDoesNotBelongIsRefusedOnEveryRank) {
+  const TemporaryFolder folder;
+  save(2, "int8", folder.path());
+  run_threads(2, [&](const Group& group) {
+    auto other_hook = make(group, "int4");
+    EXPECT_ERROR(
+        Error,
+        other_hook->load_hook_state(folder.path()),
+        "is of hook 'int8', expected 'int4'");
+    auto other_size = make(group, "int8", {4000, 300, 2501});
+    EXPECT_ERROR(
+        Error,
+        other_size->load_hook_state(folder.path()),
+        "another model: parameter 'p2' has 2500 elements there, expected 2501");
+    auto more = make(group, "int8", {4000, 300, 2500, 7});
+    EXPECT_ERROR(
+        Error,
+        more->load_hook_state(folder.path()),
+        "parameter 'p3' is missing there");
+    auto same = make(group, "int8");
+    EXPECT_ERROR(
+        Error,
+        same->load_hook_state(folder / "nowhere"),
+        "hook-state.rank0' does not exist");
+    auto loss = same->forward(same->module()->random(1));
+    EXPECT_ERROR(
+        Error,
+        same->save_hook_state(folder.path()),
+        "between forward and backward");
+    loss.backward();
+  });
+}
+
+TEST(HookState, DamagedAndMixedFilesAreRefused) {
+  const TemporaryFolder folder;
+  const TemporaryFolder older;
+  save(2, "int8", folder.path());
+  run_threads(2, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    step(ddp, 0, group.rank());
+    ddp->save_hook_state(older.path());
+  });
+  // As if saving had been broken off between two ranks.
+  std::filesystem::copy(
+      older / "hook-state.rank1",
+      folder / "hook-state.rank1",
+      std::filesystem::copy_options::overwrite_existing);
+  run_threads(2, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    EXPECT_ERROR(
+        Error, ddp->load_hook_state(folder.path()), "saving was broken off");
+  });
+  std::ofstream(folder / "hook-state.rank1") << "something else";
+  run_threads(2, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    EXPECT_ERROR(
+        Error,
+        ddp->load_hook_state(folder.path()),
+        "hook-state.rank1' is damaged");
+    // Nothing was lost: the DDP goes on.
+    step(ddp, 0, group.rank());
+  });
+}
+
+TEST(HookState, AFolderThatCannotBeWrittenIsAnErrorOnEveryRank) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "file") << "x";
+  run_threads(2, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    const std::string where = group.rank() == 1 ? "file" : "good";
+    EXPECT_ERROR(
+        Error, ddp->save_hook_state(folder / where), "cannot make the folder");
+  });
+}
+
+}  // namespace
+}  // namespace gradwire
