@@ -5,6 +5,7 @@
 
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -102,7 +103,7 @@ Message read_message(Input& input, const Codec& codec, const Layout& layout) {
   codec.encode(layout.segments, zeros.data(), message);
   if (how % 4 != 1) {
     const Message body = input.bytes(right - kHeaderBytes);
-    std::memcpy(message.data() + kHeaderBytes, body.data(), body.size());
+    std::ranges::copy(body, message.begin() + kHeaderBytes);
   }
   return message;
 }

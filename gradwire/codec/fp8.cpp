@@ -81,11 +81,11 @@ struct Float8 {
       Ints small;
       if constexpr (kStochastic) {
         up = hn::ShiftLeft<kShift - 16>(noise.bits16(i));
-        small = hn::ConvertTo(di, hn::Floor(hn::Add(units, noise.uniform(i))));
+        small = to_integer(hn::Floor(hn::Add(units, noise.uniform(i)))).code;
       } else {
         const Ints odd = hn::And(hn::ShiftRight<kShift>(bits), hn::Set(di, 1));
         up = hn::Add(odd, hn::Set(di, (1 << (kShift - 1)) - 1));
-        small = hn::NearestInt(units);
+        small = to_integer(units).code;
       }
       const Ints normal = hn::ShiftRight<kShift>(hn::Add(bits, up));
       const auto is_small =

@@ -30,24 +30,6 @@ HWY_INLINE float prescale(float step) {
   return step < kSmall ? kLarge : step > kLarge ? kSmall : 1.0f;
 }
 
-// Integers as floats and as bits.
-struct Rounded {
-  Floats value;
-  Ints code;
-};
-
-// To the nearest integer, half to even. Adding and taking away 1.5 * 2^23
-// rounds what is smaller than 2^22, and leaves the integer in the lowest bits.
-HWY_INLINE Rounded to_integer(Floats v) {
-  const FloatTag d;
-  const IntTag di;
-  const Floats shift = hn::Set(d, 0x1.8p23f);
-  const Floats shifted = hn::Add(v, shift);
-  return {
-      hn::Sub(shifted, shift),
-      hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, shift))};
-}
-
 HWY_INLINE Floats clamp(Floats v, float least, float most) {
   const FloatTag d;
   return hn::Min(hn::Max(v, hn::Set(d, least)), hn::Set(d, most));

@@ -46,6 +46,26 @@ HWY_INLINE std::int32_t largest(Ints v) {
   return hn::GetLane(hn::MaxOfLanes(di, v));
 }
 
+// Integers as floats and as bits.
+struct Rounded {
+  Floats value;
+  Ints code;
+};
+
+// To the nearest integer, half to even. Adding and taking away 1.5 * 2^23
+// rounds what is smaller than 2^22, and leaves the integer in the lowest bits.
+// Of what is larger the result means nothing, but can be had: a conversion of
+// it would be undefined.
+HWY_INLINE Rounded to_integer(Floats v) {
+  const FloatTag d;
+  const IntTag di;
+  const Floats shift = hn::Set(d, 0x1.8p23f);
+  const Floats shifted = hn::Add(v, shift);
+  return {
+      hn::Sub(shifted, shift),
+      hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, shift))};
+}
+
 // ---- Rounding noise --------------------------------------------------------
 
 HWY_INLINE std::uint64_t mix(std::uint64_t x) {
