@@ -7,7 +7,7 @@ SOURCES = $(shell git ls-files '*.cpp' '*.h')
 FORMAT := clang-format-14
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup configure train test bench format check-format clean
+.PHONY: all setup configure train test bench fuzz format check-format clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli gradwire_examples
@@ -31,6 +31,14 @@ bench: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli
 	$(BUILD)/gradwire bench --nproc 2 --hooks none,allreduce,noop \
 	  --peer .venv/bin/python --json $(BUILD)/bench.json
+
+# Every decoder against made-up messages, FUZZ_SECONDS in all.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@tools/setup fuzz
+	@test -f build/fuzz/build.ninja || cmake --preset fuzz -S fuzz
+	cmake --build build/fuzz -j $(JOBS)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run build/fuzz
 
 format:
 	@tools/setup format

@@ -87,7 +87,10 @@ HWY_INLINE void sum_tile(
     case 4:
       return sum_together<Format, 4>(coders, from, n, finish);
   }
-  HWY_ALIGN std::array<float, kTile> sums{};
+  // From -0 on, which is what changes no sum: however many messages are summed,
+  // it is as if it began with the first.
+  HWY_ALIGN std::array<float, kTile> sums;
+  sums.fill(messages.empty() ? 0.0f : -0.0f);
   for (const auto& message : messages) {
     add_to_tile<Format>(message.data(), place, n, sums.data());
   }
@@ -157,7 +160,13 @@ bool decode_as(const DecodeArgs& args) {
             [&](Floats sum, std::size_t i, std::size_t count, auto whole)
                 HWY_ATTR {
                   const Floats v = tile_divisor.apply(sum);
-                  tile_worst = hn::Max(tile_worst, abs_bits(v));
+                  Ints size = abs_bits(v);
+                  if constexpr (!whole.value) {
+                    // Lanes past the end hold anything.
+                    size =
+                        hn::IfThenElseZero(hn::FirstN(IntTag(), count), size);
+                  }
+                  tile_worst = hn::Max(tile_worst, size);
                   store<whole.value, kStream>(v, out + i, count);
                 });
         worst = hn::Max(worst, tile_worst);
@@ -167,9 +176,12 @@ bool decode_as(const DecodeArgs& args) {
 
 template <class Format>
 bool decode(const DecodeArgs& args) {
-  return can_stream(args.segments, args.block, args.out)
-             ? decode_as<Format, true>(args)
-             : decode_as<Format, false>(args);
+  if (!can_stream(args.segments, args.block, args.out)) {
+    return decode_as<Format, false>(args);
+  }
+  const bool finite = decode_as<Format, true>(args);
+  hwy::FlushStream();
+  return finite;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -52,20 +52,36 @@ HWY_INLINE void measure(
   });
 }
 
-// What happens to what a tile's encoding lost.
+// A lane mask of what is neither NaN nor infinite.
+HWY_INLINE hn::Mask<FloatTag> is_finite(Floats v) {
+  return hn::RebindMask(
+      FloatTag(), hn::Lt(abs_bits(v), hn::Set(IntTag(), kInfinityBits)));
+}
+
+// What happens to what a tile's encoding lost. A cast finds out element by
+// element that something cannot be sent: that must not stay in a residual for
+// ever, so the old residual does. (Blocks with a scale are left out as a
+// whole.)
 struct DropLoss {
   template <bool kWhole>
   HWY_INLINE void take(Floats, Floats, std::size_t, std::size_t) const {}
 };
-template <bool kStream>
+template <bool kStream, bool kMayFail>
 struct KeepLoss {
+  const float* old_residual;
   float* residual;
   template <bool kWhole>
   HWY_INLINE void take(
       Floats wanted, Floats sent, std::size_t i, std::size_t count) const {
-    store<kWhole, kStream>(hn::Sub(wanted, sent), residual + i, count);
+    Floats lost = hn::Sub(wanted, sent);
+    if constexpr (kMayFail) {
+      lost = hn::IfThenElse(
+          is_finite(sent), lost, load<kWhole>(old_residual + i, count));
+    }
+    store<kWhole, kStream>(lost, residual + i, count);
   }
 };
+template <bool kMayFail>
 struct AddLoss {
   float* residual;
   float weight;
@@ -73,7 +89,10 @@ struct AddLoss {
   HWY_INLINE void take(
       Floats wanted, Floats sent, std::size_t i, std::size_t count) const {
     const FloatTag d;
-    const Floats lost = hn::Mul(hn::Sub(wanted, sent), hn::Set(d, weight));
+    Floats lost = hn::Mul(hn::Sub(wanted, sent), hn::Set(d, weight));
+    if constexpr (kMayFail) {
+      lost = hn::IfThenElse(is_finite(sent), lost, hn::Set(d, -0.0f));
+    }
     store<kWhole, false>(
         hn::Add(load<kWhole>(residual + i, count), lost), residual + i, count);
   }
@@ -155,7 +174,8 @@ void encode_as(const EncodeArgs& args) {
             encode_tile<Format, false, kStochastic>(
                 coder,
                 source_at(begin),
-                KeepLoss<kStream>{args.next_residual + begin},
+                KeepLoss<kStream, Format::kScaleBytes == 0>{
+                    args.residual + begin, args.next_residual + begin},
                 noise,
                 tile,
                 out);
@@ -178,6 +198,7 @@ void encode_with(const EncodeArgs& args) {
     encode_as<Format, kFeedback, Format::kCanRound, false>(args);
   } else if (stream) {
     encode_as<Format, kFeedback, false, true>(args);
+    hwy::FlushStream();
   } else {
     encode_as<Format, kFeedback, false, false>(args);
   }

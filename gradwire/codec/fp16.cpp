@@ -36,7 +36,7 @@ struct Float16 {
         hn::ShiftRight<13>(hn::Add(bits, hn::Add(odd, hn::Set(di, 0xfff)))),
         hn::Set(di, 0x7c00));
     const Ints small =
-        hn::NearestInt(hn::Mul(hn::BitCast(d, size), hn::Set(d, 1 / kUnit)));
+        to_integer(hn::Mul(hn::BitCast(d, size), hn::Set(d, 1 / kUnit))).code;
     const Ints nan = hn::Or(
         hn::And(hn::ShiftRight<13>(size), hn::Set(di, 0x3ff)),
         hn::Set(di, 0x7e00));

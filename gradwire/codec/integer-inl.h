@@ -18,31 +18,16 @@ HWY_BEFORE_NAMESPACE();
 namespace gradwire::codec {
 namespace HWY_NAMESPACE {
 
-// Below this the reciprocal of a scale could overflow: values and scale are
+// Beyond these the reciprocal of a step is no normal float: values and step are
 // then multiplied by a power of two first, which changes no digit.
 inline constexpr float kSmall = 0x1p-100f;
-inline constexpr float kEnlarge = 0x1p100f;
+inline constexpr float kLarge = 0x1p100f;
 
-HWY_INLINE float enlargement(float scale) {
-  return scale < kSmall ? kEnlarge : 1.0f;
-}
-
-// Integers as floats and as bits.
-struct Rounded {
-  Floats value;
-  Ints code;
-};
-
-// To the nearest integer, half to even. Adding and taking away 1.5 * 2^23
-// rounds what is smaller than 2^22, and leaves the integer in the lowest bits.
-HWY_INLINE Rounded to_integer(Floats v) {
-  const FloatTag d;
-  const IntTag di;
-  const Floats shift = hn::Set(d, 0x1.8p23f);
-  const Floats shifted = hn::Add(v, shift);
-  return {
-      hn::Sub(shifted, shift),
-      hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, shift))};
+HWY_INLINE float prescale(float step) {
+  if (step == 0) {
+    return 1.0f;
+  }
+  return step < kSmall ? kLarge : step > kLarge ? kSmall : 1.0f;
 }
 
 HWY_INLINE Floats clamp(Floats v, float least, float most) {
@@ -96,16 +81,31 @@ struct Magnitudes {
   }
 };
 
+// The neighbours of a float that is not negative.
+HWY_INLINE float next_up(float v) {
+  return std::bit_cast<float>(std::bit_cast<std::int32_t>(v) + 1);
+}
+HWY_INLINE float next_down(float v) {
+  return std::bit_cast<float>(std::bit_cast<std::int32_t>(v) - 1);
+}
+
+// The smallest float of which `codes` reach a finite range. (Far below the
+// smallest normal float a quotient that is rounded down is much too small.)
+HWY_INLINE float reaching_step(double range, float codes) {
+  const auto step = static_cast<float>(range / codes);
+  return static_cast<double>(step) * codes < range ? next_up(step) : step;
+}
+
 // What code 1 stands for when `most` is to be code `codes`. Elements that have
-// all the same size are code 1, which is exact. Far below the smallest normal
-// float a quotient has few digits left, so that fewer codes are used there.
+// all the same size are code 1, which is exact.
 HWY_INLINE float step_for(const Magnitudes& magnitudes, float codes) {
   const float most = magnitudes.most();
-  if (most == magnitudes.least()) {
+  if (!std::isfinite(most) || most == magnitudes.least()) {
     return most;
   }
-  const float step = most < kSmall ? most / (codes / 2) : most / codes;
-  return step > 0 || !(most < kSmall) ? step : most;
+  const float step = reaching_step(most, codes);
+  // The largest floats must not become infinite.
+  return std::isinf(step * codes) ? next_down(step) : step;
 }
 
 // Zero is in the middle, and exact.
@@ -140,21 +140,21 @@ struct Symmetric {
   };
   struct Coder {
     float step = 0;
-    float enlarge = 1;
+    float before = 1;
     float to_code = 0;
 
     Coder() = default;
     HWY_INLINE explicit Coder(Scale scale)
         : step(scale.step),
-          enlarge(enlargement(step)),
-          to_code(step > 0 ? 1 / (step * enlarge) : 0) {}
+          before(prescale(step)),
+          to_code(step > 0 ? 1 / (step * before) : 0) {}
 
     template <bool kStream, bool kStochastic>
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
       const IntTag di;
-      v = hn::Mul(hn::Mul(v, hn::Set(d, enlarge)), hn::Set(d, to_code));
+      v = hn::Mul(hn::Mul(v, hn::Set(d, before)), hn::Set(d, to_code));
       if constexpr (kStochastic) {
         v = round_at_random(v, noise, i, -kMost, kMost);
       }
@@ -193,6 +193,50 @@ struct Affine {
       return step >= 0 && std::isfinite(step);
     }
   };
+  struct Coder {
+    float before = 1;
+    float least = 0;
+    float to_code = 0;
+    // A range may be twice the largest float, and code times step then is none:
+    // decoded in units of 1 / after.
+    float step = 0;
+    float base = 0;
+    float after = 1;
+
+    Coder() = default;
+    HWY_INLINE explicit Coder(Scale scale)
+        : before(prescale(scale.step)),
+          least(scale.least * before),
+          to_code(scale.step > 0 ? 1 / (scale.step * before) : 0) {
+      const float by = std::min(before, 1.0f);
+      step = scale.step * by;
+      base = scale.least * by;
+      after = 1 / by;
+    }
+
+    template <bool kStream, bool kStochastic>
+    HWY_INLINE Floats
+    put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
+      const FloatTag d;
+      v = hn::Mul(
+          hn::Sub(hn::Mul(v, hn::Set(d, before)), hn::Set(d, least)),
+          hn::Set(d, to_code));
+      v = kStochastic ? round_at_random(v, noise, i, 0, kMost)
+                      : clamp(v, 0, kMost);
+      const Rounded whole = to_integer(v);
+      store_codes(whole.code, to);
+      return value(whole.value);
+    }
+    HWY_INLINE Floats get(const Stored* from) const {
+      return value(hn::ConvertTo(FloatTag(), load_codes(from)));
+    }
+    HWY_INLINE Floats value(Floats code) const {
+      const FloatTag d;
+      const Floats v =
+          hn::Add(hn::Mul(code, hn::Set(d, step)), hn::Set(d, base));
+      return hn::Mul(v, hn::Set(d, after));
+    }
+  };
   struct Measure {
     Magnitudes magnitudes;
     Floats least;
@@ -215,41 +259,15 @@ struct Affine {
       // Adding zero: -0 and 0 are equal, so which one is found is chance.
       const float low = hn::GetLane(hn::MinOfLanes(d, least)) + 0.0f;
       const float high = hn::GetLane(hn::MaxOfLanes(d, most)) + 0.0f;
-      return low > high ? Scale{} : Scale{low, high / kMost - low / kMost};
-    }
-  };
-  struct Coder {
-    float least = 0;
-    float step = 0;
-    float enlarge = 1;
-    float to_code = 0;
-
-    Coder() = default;
-    HWY_INLINE explicit Coder(Scale scale)
-        : least(scale.least),
-          step(scale.step),
-          enlarge(enlargement(scale.step)),
-          to_code(step > 0 ? 1 / (step * enlarge) : 0) {}
-
-    template <bool kStream, bool kStochastic>
-    HWY_INLINE Floats
-    put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
-      const FloatTag d;
-      v = hn::Mul(
-          hn::Mul(hn::Sub(v, hn::Set(d, least)), hn::Set(d, enlarge)),
-          hn::Set(d, to_code));
-      v = kStochastic ? round_at_random(v, noise, i, 0, kMost)
-                      : clamp(v, 0, kMost);
-      const Rounded whole = to_integer(v);
-      store_codes(whole.code, to);
-      return value(whole.value);
-    }
-    HWY_INLINE Floats get(const Stored* from) const {
-      return value(hn::ConvertTo(FloatTag(), load_codes(from)));
-    }
-    HWY_INLINE Floats value(Floats code) const {
-      const FloatTag d;
-      return hn::Add(hn::Mul(code, hn::Set(d, step)), hn::Set(d, least));
+      if (low > high) {
+        return {};
+      }
+      const double range = static_cast<double>(high) - low;
+      const Scale scale{low, reaching_step(range, kMost)};
+      // The largest floats must not become infinite.
+      const Floats top = Coder(scale).value(hn::Set(d, kMost));
+      return std::isinf(hn::GetLane(top)) ? Scale{low, next_down(scale.step)}
+                                          : scale;
     }
   };
 };

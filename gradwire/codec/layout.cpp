@@ -24,8 +24,10 @@ std::vector<std::int64_t> find_cuts(
     }
     const std::int64_t elems =
         segment < segments.size() ? segments[segment].elems : 0;
-    const std::int64_t blocks = (wanted - begin + block / 2) / block;
-    cuts.push_back(begin + std::min(blocks * block, elems));
+    const std::int64_t low = (wanted - begin) / block * block;
+    const std::int64_t high = std::min(low + block, elems);
+    const std::int64_t inside = wanted - begin;
+    cuts.push_back(begin + (inside - low < high - inside ? low : high));
   }
   cuts.push_back(total);
   return cuts;

@@ -62,7 +62,7 @@ HWY_INLINE void encode_average(
     encode_tile<Format, false, kStochastic>(
         coder,
         source,
-        AddLoss{args.residual + offset, args.divisor},
+        AddLoss<Format::kScaleBytes == 0>{args.residual + offset, args.divisor},
         noise,
         n,
         out);

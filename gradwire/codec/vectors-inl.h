@@ -8,6 +8,7 @@
 #define GRADWIRE_CODEC_VECTORS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <array>
@@ -45,6 +46,26 @@ HWY_INLINE std::int32_t largest(Ints v) {
   return hn::GetLane(hn::MaxOfLanes(di, v));
 }
 
+// Integers as floats and as bits.
+struct Rounded {
+  Floats value;
+  Ints code;
+};
+
+// To the nearest integer, half to even. Adding and taking away 1.5 * 2^23
+// rounds what is smaller than 2^22, and leaves the integer in the lowest bits.
+// Of what is larger the result means nothing, but can be had: a conversion of
+// it would be undefined.
+HWY_INLINE Rounded to_integer(Floats v) {
+  const FloatTag d;
+  const IntTag di;
+  const Floats shift = hn::Set(d, 0x1.8p23f);
+  const Floats shifted = hn::Add(v, shift);
+  return {
+      hn::Sub(shifted, shift),
+      hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, shift))};
+}
+
 // ---- Rounding noise --------------------------------------------------------
 
 HWY_INLINE std::uint64_t mix(std::uint64_t x) {
@@ -53,7 +74,10 @@ HWY_INLINE std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Uniform numbers in [0, 1) with 24 bits, one for every element of a parameter.
+// Uniform numbers in (0, 1), one for every element of a parameter: odd
+// multiples of 2^-16. Added to a code of 8 bits that is exact, and a code that
+// rounding moved by less than that is still rounded to itself: constants stay
+// exact.
 struct NoiseLanes {
   std::uint32_t first = 0;
   std::uint32_t key = 0;
@@ -80,11 +104,14 @@ struct NoiseLanes {
     x = hn::Mul(x, hn::Set(dw, 0x846ca68bu));
     return hn::Xor(x, hn::ShiftRight<16>(x));
   }
+  HWY_INLINE Ints bits16(std::size_t i) const {
+    const WordTag dw;
+    const Words top = hn::ShiftRight<16>(bits(i));
+    return hn::BitCast(IntTag(), hn::Or(top, hn::Set(dw, 1u)));
+  }
   HWY_INLINE Floats uniform(std::size_t i) const {
     const FloatTag d;
-    const IntTag di;
-    const auto top = hn::BitCast(di, hn::ShiftRight<8>(bits(i)));
-    return hn::Mul(hn::ConvertTo(d, top), hn::Set(d, 1.0f / (1 << 24)));
+    return hn::Mul(hn::ConvertTo(d, bits16(i)), hn::Set(d, 0x1p-16f));
   }
 };
 

@@ -1,0 +1,197 @@
+// Feeds one codec with messages that no encoder wrote. Whatever they are,
+// decoding and reducing them ends in a result or in an Error that left outputs
+// alone; the widest and the narrowest vectors agree; and what the codec itself
+// wrote decodes. The codec is GRADWIRE_FUZZ_CODEC.
+
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fuzz/input.h"
+#include "gradwire/base/error.h"
+#include "gradwire/codec/codec.h"
+#include "tests/codec/specs.h"
+
+namespace gradwire::codec {
+namespace {
+
+using Message = std::vector<std::uint8_t>;
+using Floats = std::vector<float>;
+
+[[noreturn]] void fault(const char* what) {
+  __builtin_printf("gradwire fuzz: %s\n", what);
+  __builtin_trap();
+}
+void require(bool condition, const char* what) {
+  if (!condition) {
+    fault(what);
+  }
+}
+
+// One variant of the codec, for the widest and the narrowest vectors.
+struct Pair {
+  Codec wide;
+  Codec narrow;
+};
+
+std::vector<Pair> make_pairs() {
+  const auto targets = hwy::SupportedAndGeneratedTargets();
+  std::vector<Pair> pairs;
+  for (const auto& variant :
+       test::variants_of(find_codec(GRADWIRE_FUZZ_CODEC))) {
+    for (const char* block : {"32", "33", "512", "2000", "tensor"}) {
+      const std::string spec = test::with_block(variant, block);
+      hwy::SetSupportedTargetsForTest(targets.front());
+      Codec wide = make_codec(spec);
+      hwy::SetSupportedTargetsForTest(targets.back());
+      pairs.push_back({wide, make_codec(spec)});
+      hwy::SetSupportedTargetsForTest(0);
+    }
+  }
+  return pairs;
+}
+
+bool same(const Floats& a, const Floats& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const bool bits = std::memcmp(&a[i], &b[i], sizeof(float)) == 0;
+    if (!bits && !(std::isnan(a[i]) && std::isnan(b[i]))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool all_finite(const Floats& values) {
+  for (const float v : values) {
+    if (!std::isfinite(v)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct Layout {
+  Segments segments;
+  std::size_t elems = 0;
+};
+
+Layout read_layout(Input& input) {
+  Layout layout;
+  for (int left = input.byte() % 4; left >= 0; --left) {
+    const std::int64_t elems = input.number() % 2100;
+    layout.segments.push_back({elems, input.byte(), 0});
+  }
+  layout.elems = static_cast<std::size_t>(count_elems(layout.segments));
+  return layout;
+}
+
+// Bytes of any number; or, so that damage behind it is reached as well, of the
+// right number behind the right header.
+Message read_message(Input& input, const Codec& codec, const Layout& layout) {
+  const std::uint8_t how = input.byte();
+  const std::size_t right = codec.message_bytes(layout.segments);
+  if (how % 4 == 0) {
+    return input.bytes(input.number() % (right + 2));
+  }
+  Message message(right);
+  const Floats zeros(layout.elems);
+  codec.encode(layout.segments, zeros.data(), message);
+  if (how % 4 != 1) {
+    const Message body = input.bytes(right - kHeaderBytes);
+    std::ranges::copy(body, message.begin() + kHeaderBytes);
+  }
+  return message;
+}
+
+void check_decode(
+    const Pair& pair,
+    const Layout& layout,
+    const std::vector<Codec::ConstBytes>& messages,
+    float divisor) {
+  const auto decode = [&](const Codec& codec, Floats& out) {
+    try {
+      const bool finite =
+          codec.decode(layout.segments, messages, out.data(), divisor);
+      require(finite == all_finite(out), "finite is not what decode says");
+      return true;
+    } catch (const Error&) {
+      require(same(out, Floats(out.size(), 5.0f)), "an error wrote something");
+      return false;
+    }
+  };
+  Floats wide(layout.elems, 5.0f);
+  Floats narrow(layout.elems, 5.0f);
+  const bool accepted = decode(pair.wide, wide);
+  require(accepted == decode(pair.narrow, narrow), "targets disagree");
+  require(same(wide, narrow), "targets decode to other bits");
+}
+
+void check_reduce(
+    const Codec& codec,
+    const Layout& layout,
+    const std::vector<Codec::ConstBytes>& messages,
+    float divisor,
+    Noise noise) {
+  Message reduced(codec.message_bytes(layout.segments));
+  Floats residual(layout.elems);
+  try {
+    codec.reduce(
+        layout.segments, messages, divisor, reduced, residual.data(), noise);
+  } catch (const Error&) {
+    return;
+  }
+  // No Error from here on: what reduce() wrote is a message.
+  const Codec::ConstBytes bytes(reduced);
+  codec.decode(layout.segments, {&bytes, 1}, residual.data());
+}
+
+void check_encode(
+    const Pair& pair, const Layout& layout, Input& input, Noise noise) {
+  const Floats values = input.floats(layout.elems);
+  Message message(pair.wide.message_bytes(layout.segments));
+  Message narrow(message.size());
+  pair.wide.encode(layout.segments, values.data(), message, {}, noise);
+  pair.narrow.encode(layout.segments, values.data(), narrow, {}, noise);
+  Floats decoded(layout.elems);
+  const Codec::ConstBytes bytes(message);
+  const bool finite =
+      pair.wide.decode(layout.segments, {&bytes, 1}, decoded.data());
+  if (all_finite(values)) {
+    require(message == narrow, "targets encode to other bytes");
+    require(
+        finite || !test::has_scales(pair.wide),
+        "finite values became infinite");
+  } else {
+    require(!finite, "something that is not finite was lost");
+  }
+}
+
+void run(Input input) {
+  static const std::vector<Pair> pairs = make_pairs();
+  const Pair& pair = pairs[input.byte() % pairs.size()];
+  const Layout layout = read_layout(input);
+  const Noise noise{.key = input.number()};
+  const auto divisor = static_cast<float>(1 + input.byte() % 8);
+  std::vector<Message> messages;
+  for (int left = input.byte() % 7; left > 0; --left) {
+    messages.push_back(read_message(input, pair.wide, layout));
+  }
+  const std::vector<Codec::ConstBytes> inputs(messages.begin(), messages.end());
+  check_decode(pair, layout, inputs, divisor);
+  check_reduce(pair.wide, layout, inputs, divisor, noise);
+  check_encode(pair, layout, input, noise);
+}
+
+}  // namespace
+}  // namespace gradwire::codec
+
+extern "C" int LLVMFuzzerTestOneInput(
+    const std::uint8_t* data, std::size_t size) {
+  gradwire::codec::run({data, size});
+  return 0;
+}
