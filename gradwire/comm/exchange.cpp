@@ -15,8 +15,10 @@ namespace {
 using codec::Codec;
 using codec::Segments;
 
-// Small enough for phases to overlap, big enough for messages to fill the wire.
-constexpr std::int64_t kChunkElems = 512 << 10;
+// Encoded: small enough for phases to overlap, big enough to be worth the
+// wake-ups that a chunk costs. Between two ranks there is less to overlap.
+constexpr std::size_t kChunkBytes = 512 << 10;
+constexpr std::size_t kPairChunkBytes = 1 << 20;
 
 at::Tensor make_bytes(std::int64_t count) {
   return at::zeros({count}, at::kByte);
@@ -281,9 +283,9 @@ void Exchange::Chunk::decode() {
     std::int64_t at = 0;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       const Shard& shard = shards_[i];
-      const Codec::ConstBytes message =
-          is_own(i) ? slice(reduced_, 0, shard.bytes)
-                    : slice(gathered_, at, shard.bytes);
+      const Codec::ConstBytes message = is_own(i)
+                                            ? slice(reduced_, 0, shard.bytes)
+                                            : slice(gathered_, at, shard.bytes);
       at += is_own(i) ? 0 : shard.bytes;
       finite &= codec_->decode(shard.segments, {&message, 1}, floats(shard));
     }
@@ -310,12 +312,19 @@ std::vector<Lane::Phase> exchange_phases(int world) {
   return {{"all-to-all"}, {"all-gather"}, {"decode", false}};
 }
 
+std::int64_t Exchange::count_chunks(const Codec& codec, const Layout& layout) {
+  if (codec.has_one_scale()) {
+    return 1;
+  }
+  const std::size_t size = layout.world == 2 ? kPairChunkBytes : kChunkBytes;
+  const std::size_t bytes = codec.message_bytes(layout.segments);
+  return static_cast<std::int64_t>(
+      std::max<std::size_t>(1, (bytes + size / 2) / size));
+}
+
 Exchange::Exchange(std::shared_ptr<const Codec> codec, const Layout& layout)
     : elems_(codec::count_elems(layout.segments)) {
-  const std::int64_t chunks =
-      codec->has_one_scale()
-          ? 1
-          : std::max<std::int64_t>(1, (elems_ + kChunkElems / 2) / kChunkElems);
+  const std::int64_t chunks = count_chunks(*codec, layout);
   std::int64_t first = 0;
   for (auto& part : codec::split(layout.segments, codec->cut(), chunks)) {
     const std::int64_t elems = codec::count_elems(part);

@@ -63,6 +63,9 @@ class Exchange {
   class Chunk;
   struct Run;
 
+  static std::int64_t count_chunks(
+      const codec::Codec& codec, const Layout& layout);
+
   std::vector<std::shared_ptr<Chunk>> chunks_;
   // For elements that are not fp32.
   at::Tensor staging_;
