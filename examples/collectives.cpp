@@ -1,4 +1,5 @@
-// Groups without DDP: collectives return futures, every byte is counted.
+// Groups without DDP: collectives return futures, every byte is counted, and
+// all-reduce can be compressed.
 //
 //   gradwire run --nproc 4 -- build/release/examples/collectives
 
@@ -18,6 +19,10 @@ int main() {
   reduced.wait();
   gathered.wait();
 
+  // The same sum with a quarter of the bytes and an error below one percent.
+  auto gradient = torch::full({1000}, group.rank() + 1.0);
+  gradwire::compressed_all_reduce(group, gradient, "int8").wait();
+
   // Even ranks among themselves; the others get an empty group.
   std::vector<int> even;
   for (int rank = 0; rank < n; rank += 2) {
@@ -29,7 +34,8 @@ int main() {
   }
 
   if (group.rank() == 0) {
-    std::cout << "sum " << sum[0].item<double>() << ", last rank "
+    std::cout << "sum " << sum[0].item<double>() << ", compressed "
+              << gradient[0].item<double>() << ", last rank "
               << all[n - 1][0].item<double>() << ", sent "
               << group.bytes_sent().total() << " bytes" << std::endl;
   }

@@ -6,8 +6,8 @@
 #include "apps/gradwire/bench_measure.h"
 #include "apps/gradwire/bench_peer.h"
 #include "apps/gradwire/models.h"
-#include "gradwire/base/files.h"
 #include "apps/gradwire/ranges.h"
+#include "gradwire/base/files.h"
 #include "gradwire/hook/registry.h"
 
 namespace gradwire::apps {

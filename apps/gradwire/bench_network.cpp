@@ -15,7 +15,6 @@
 namespace gradwire::apps {
 namespace {
 
-
 constexpr auto kToolDeadline = std::chrono::seconds(60);
 constexpr const char* kOwnNamespace = "/proc/self/ns/net";
 

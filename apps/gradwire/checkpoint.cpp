@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -71,13 +72,17 @@ fs::path hook_state_folder(const fs::path& folder, std::int64_t step) {
   return folder / concat("hook.", step);
 }
 
-void keep_hook_state(const fs::path& folder, std::int64_t step) {
-  const fs::path kept = hook_state_folder(folder, step);
+void remove_older_hook_states(const fs::path& folder, std::int64_t step) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const fs::path& path = entry.path();
-    if (path.filename().string().starts_with("hook.") && path != kept) {
-      old.push_back(path);
+    const std::string name = entry.path().filename().string();
+    std::int64_t of_step = 0;
+    const char* end = name.data() + name.size();
+    const bool is_state =
+        entry.is_directory() && name.starts_with("hook.") &&
+        std::from_chars(name.data() + 5, end, of_step).ptr == end;
+    if (is_state && name.size() > 5 && of_step < step) {
+      old.push_back(entry.path());
     }
   }
   for (const auto& path : old) {

@@ -20,12 +20,13 @@ struct Checkpoint {
 
 std::filesystem::path checkpoint_file(const std::filesystem::path& folder);
 
-// Where the hook's state of a checkpoint lies: beside it, under its step, so that
-// a crash between the two leaves the older pair whole.
+// Where the hook's state of a checkpoint lies: beside it, under its step, so
+// that a crash between the two leaves the older pair whole.
 std::filesystem::path hook_state_folder(
     const std::filesystem::path& folder, std::int64_t step);
-// Removes the hook's states of all steps but this one.
-void keep_hook_state(const std::filesystem::path& folder, std::int64_t step);
+// Removes the hook's states of steps before this one.
+void remove_older_hook_states(
+    const std::filesystem::path& folder, std::int64_t step);
 
 // Replaces the checkpoint in `folder` atomically.
 void save_checkpoint(

@@ -194,7 +194,7 @@ class Trainer {
     auto facts = this->facts();
     facts["hook"] = net_->hook();
     save_checkpoint(options_.checkpoint, {facts, step_, state.str()});
-    keep_hook_state(options_.checkpoint, step_);
+    remove_older_hook_states(options_.checkpoint, step_);
   }
 
   void resume() {
@@ -233,10 +233,9 @@ class Trainer {
   void resume_hook(const std::string& saved_hook) {
     if (saved_hook == net_->hook()) {
       net_->load_hook_state(hook_state_folder(options_.checkpoint, step_));
-    } else if (leads()) {
+    } else if (leads() && !saved_hook.empty()) {
       std::cout << "hook " << net_->hook() << " starts afresh, the checkpoint "
-                << "is of " << (saved_hook.empty() ? "none" : saved_hook)
-                << std::endl;
+                << "is of " << saved_hook << std::endl;
     }
   }
 

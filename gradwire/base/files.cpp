@@ -32,6 +32,21 @@ void sync_folder(const fs::path& folder) {
   }
 }
 
+void write_all(
+    const Fd& handle, const fs::path& file, const std::string& content) {
+  if (!handle) {
+    fail_on("write", file);
+  }
+  for (std::size_t done = 0; done < content.size();) {
+    const auto count =
+        write(handle.get(), content.data() + done, content.size() - done);
+    if (count < 0 && errno != EINTR) {
+      fail_on("write", file);
+    }
+    done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+  }
+}
+
 fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
@@ -68,22 +83,20 @@ void check_writable_file(const fs::path& file) {
   }
 }
 
-void write_atomically(const fs::path& file, const std::string& content) {
+void write_atomically(const fs::path& path, const std::string& content) {
+  // A link stays a link, and a device or pipe has no content to replace.
+  const fs::path file =
+      fs::is_symlink(path) && fs::exists(path) ? fs::canonical(path) : path;
+  if (fs::exists(file) && !fs::is_regular_file(file)) {
+    const Fd handle(open(file.c_str(), O_WRONLY | O_CLOEXEC));
+    write_all(handle, file, content);
+    return;
+  }
   const fs::path draft = file.string() + ".draft";
   {
     const Fd handle(
         open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!handle) {
-      fail_on("write", draft);
-    }
-    for (std::size_t done = 0; done < content.size();) {
-      const auto count =
-          write(handle.get(), content.data() + done, content.size() - done);
-      if (count < 0 && errno != EINTR) {
-        fail_on("write", draft);
-      }
-      done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
-    }
+    write_all(handle, draft, content);
     if (fsync(handle.get()) != 0) {
       fail_on("sync", draft);
     }

@@ -1,9 +1,12 @@
 #include "gradwire/comm/exchange.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <mutex>
 #include <numeric>
 
 #include "gradwire/base/error.h"
@@ -16,9 +19,8 @@ using codec::Codec;
 using codec::Segments;
 
 // Encoded: small enough for phases to overlap, big enough to be worth the
-// wake-ups that a chunk costs. Between two ranks there is less to overlap.
-constexpr std::size_t kChunkBytes = 512 << 10;
-constexpr std::size_t kPairChunkBytes = 1 << 20;
+// wake-ups that a chunk costs.
+constexpr std::size_t kChunkBytes = 1 << 20;
 
 at::Tensor make_bytes(std::int64_t count) {
   return at::zeros({count}, at::kByte);
@@ -44,16 +46,23 @@ struct Exchange::Run {
   at::Tensor floats;
   Future::Raw result;
   std::atomic<std::size_t> chunks_left{0};
-  std::atomic<bool> failed{false};
+  std::mutex mutex;
+  std::exception_ptr first_error;
 
-  void chunk_done() {
-    if (--chunks_left == 0 && !failed) {
-      result->markCompleted(c10::IValue(use.values));
+  // Not before the last chunk has ended, well or not: until then others work
+  // on the values.
+  void chunk_ended(const std::exception_ptr& error) {
+    if (error) {
+      const std::lock_guard lock(mutex);
+      first_error = first_error ? first_error : error;
     }
-  }
-  void fail(const std::exception_ptr& error) {
-    if (!failed.exchange(true)) {
-      result->setError(error);
+    if (--chunks_left > 0) {
+      return;
+    }
+    if (first_error) {
+      result->setError(first_error);
+    } else {
+      result->markCompleted(c10::IValue(use.values));
     }
   }
 };
@@ -68,9 +77,16 @@ class Exchange::Chunk : public Lane::Job {
   void begin(std::shared_ptr<Run> run) {
     run_ = std::move(run);
   }
-  void run(std::size_t phase, const Group& group) override;
+  void wait() override {
+    for (Future& half : pending_) {
+      std::exchange(half, Future()).wait();
+    }
+  }
+  void run(std::size_t phase, const Lane::Groups& groups) override;
   void fail(const std::exception_ptr& error) noexcept override {
-    std::exchange(run_, nullptr)->fail(error);
+    if (const auto run = std::exchange(run_, nullptr)) {
+      run->chunk_ended(error);
+    }
   }
 
  private:
@@ -87,9 +103,15 @@ class Exchange::Chunk : public Lane::Job {
   void plan_exchange();
   void plan_two_phases();
   void encode();
-  void send_shards(const Group& group);
+  void send_shards(const Lane::Groups& groups);
   void reduce();
-  void gather_shards(const Group& group);
+  void gather_shards(const Lane::Groups& groups);
+  void start_all_to_all(
+      const Lane::Groups& groups,
+      const at::Tensor& output,
+      const at::Tensor& input,
+      const std::vector<std::int64_t>& receive_bytes,
+      const std::vector<std::int64_t>& send_bytes);
   void decode();
   void finish(bool finite);
 
@@ -130,7 +152,7 @@ class Exchange::Chunk : public Lane::Job {
   std::vector<Codec::ConstBytes> inputs_;
 
   std::shared_ptr<Run> run_;
-  Future pending_;
+  std::array<Future, 2> pending_;
 };
 
 Exchange::Chunk::Chunk(
@@ -210,16 +232,15 @@ void Exchange::Chunk::plan_two_phases() {
   }
 }
 
-void Exchange::Chunk::run(std::size_t phase, const Group& group) {
+void Exchange::Chunk::run(std::size_t phase, const Lane::Groups& groups) {
   if (phase == 0) {
     encode();
-    send_shards(group);
+    send_shards(groups);
     return;
   }
-  std::exchange(pending_, Future()).wait();
   if (phase == 1 && world_ > 2) {
     reduce();
-    gather_shards(group);
+    gather_shards(groups);
   } else {
     decode();
   }
@@ -245,10 +266,46 @@ void Exchange::Chunk::encode() {
   }
 }
 
-void Exchange::Chunk::send_shards(const Group& group) {
-  pending_ =
-      group.all_to_all(incoming_, outgoing_, receive_bytes_, send_bytes_);
-  count_as_metadata(group, sent_metadata_);
+// What goes to higher ranks and what goes to lower ones takes connections of
+// its own. A receiver tells the sender that it is ready: on connections that
+// carry data both ways this word would wait behind all that is on its way
+// already.
+void Exchange::Chunk::start_all_to_all(
+    const Lane::Groups& groups,
+    const at::Tensor& output,
+    const at::Tensor& input,
+    const std::vector<std::int64_t>& receive_bytes,
+    const std::vector<std::int64_t>& send_bytes) {
+  const auto lower = [&](std::vector<std::int64_t> bytes) {
+    std::fill(bytes.begin() + rank_, bytes.end(), 0);
+    return bytes;
+  };
+  const auto higher = [&](std::vector<std::int64_t> bytes) {
+    std::fill(bytes.begin(), bytes.begin() + rank_, 0);
+    return bytes;
+  };
+  const auto total = [](const std::vector<std::int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  };
+  const auto from_lower = lower(receive_bytes);
+  const auto to_lower = lower(send_bytes);
+  const std::int64_t in = total(from_lower);
+  const std::int64_t out = total(to_lower);
+  pending_[0] = groups[0].all_to_all(
+      output.narrow(0, 0, in),
+      input.narrow(0, out, input.numel() - out),
+      from_lower,
+      higher(send_bytes));
+  pending_[1] = groups[1].all_to_all(
+      output.narrow(0, in, output.numel() - in),
+      input.narrow(0, 0, out),
+      higher(receive_bytes),
+      to_lower);
+}
+
+void Exchange::Chunk::send_shards(const Lane::Groups& groups) {
+  start_all_to_all(groups, incoming_, outgoing_, receive_bytes_, send_bytes_);
+  count_as_metadata(groups[0], sent_metadata_);
 }
 
 void Exchange::Chunk::reduce() {
@@ -268,9 +325,9 @@ void Exchange::Chunk::reduce() {
 }
 
 // To every rank directly: a ring would take W-1 turns, each a wake-up later.
-void Exchange::Chunk::gather_shards(const Group& group) {
-  pending_ = group.all_to_all(gathered_, reduced_, send_bytes_, receive_bytes_);
-  count_as_metadata(group, reduced_metadata_);
+void Exchange::Chunk::gather_shards(const Lane::Groups& groups) {
+  start_all_to_all(groups, gathered_, reduced_, send_bytes_, receive_bytes_);
+  count_as_metadata(groups[0], reduced_metadata_);
 }
 
 void Exchange::Chunk::decode() {
@@ -296,30 +353,31 @@ void Exchange::Chunk::decode() {
 void Exchange::Chunk::finish(bool finite) {
   const auto run = std::exchange(run_, nullptr);
   if (!run->floats.is_same(run->use.values)) {
-    run->use.values.narrow(0, first_, elems_)
-        .copy_(run->floats.narrow(0, first_, elems_));
+    auto values = run->use.values.narrow(0, first_, elems_);
+    values.copy_(run->floats.narrow(0, first_, elems_));
+    // What fits into fp32 may be too large for the type of the values.
+    finite = finite && values.isfinite().all().item<bool>();
   }
   if (!finite && run->use.not_finite) {
     *run->use.not_finite = true;
   }
-  run->chunk_done();
+  run->chunk_ended(nullptr);
 }
 
 std::vector<Lane::Phase> exchange_phases(int world) {
   if (world == 2) {
-    return {{"all-to-all"}, {"decode", false}};
+    return {{"all-to-all", 2}, {"decode", 0}};
   }
-  return {{"all-to-all"}, {"all-gather"}, {"decode", false}};
+  return {{"all-to-all", 2}, {"all-gather", 2}, {"decode", 0}};
 }
 
 std::int64_t Exchange::count_chunks(const Codec& codec, const Layout& layout) {
   if (codec.has_one_scale()) {
     return 1;
   }
-  const std::size_t size = layout.world == 2 ? kPairChunkBytes : kChunkBytes;
   const std::size_t bytes = codec.message_bytes(layout.segments);
   return static_cast<std::int64_t>(
-      std::max<std::size_t>(1, (bytes + size / 2) / size));
+      std::max<std::size_t>(1, (bytes + kChunkBytes / 2) / kChunkBytes));
 }
 
 Exchange::Exchange(std::shared_ptr<const Codec> codec, const Layout& layout)

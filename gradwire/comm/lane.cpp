@@ -21,11 +21,12 @@ struct Queued {
   std::shared_ptr<ByteMeter> ledger;
 };
 
-// What was thrown, as a CommError: a lane that failed is lost.
-std::exception_ptr at_phase(const std::string& phase) {
-  const std::string place = concat(" (phase ", phase, ")");
+// The same, as a CommError: a lane that failed is lost.
+std::exception_ptr at_phase(
+    const std::exception_ptr& error, const std::string& phase, int rank) {
+  const std::string place = concat(" (phase ", phase, ", rank ", rank, ")");
   try {
-    throw;
+    std::rethrow_exception(error);
   } catch (const std::exception& e) {
     return std::make_exception_ptr(CommError(e.what() + place));
   } catch (...) {
@@ -40,7 +41,7 @@ struct Lane::State {
   struct Stage {
     Phase phase;
     // Used and dropped by the stage's thread alone.
-    Group group;
+    Groups groups;
     std::deque<Queued> queue;
     std::condition_variable ready;
     std::thread thread;
@@ -62,6 +63,8 @@ struct Lane::State {
   // To the stage given, past the last one: done.
   void push(std::size_t index, Queued queued);
   void serve(std::size_t index);
+  // What went wrong, null if nothing did.
+  std::exception_ptr run(const Queued& queued, std::size_t index);
   void abandon(Stage& stage);
 };
 
@@ -110,11 +113,7 @@ void Lane::State::serve(std::size_t index) {
   const at::NoGradGuard no_grad;
   Stage& stage = stages[index];
   while (auto queued = next(stage)) {
-    try {
-      const ByteScope scope(queued->ledger);
-      queued->job->run(index, stage.group);
-    } catch (...) {
-      const auto reason = at_phase(stage.phase.name);
+    if (const auto reason = run(*queued, index)) {
       fail_with(reason);
       queued->job->fail(reason);
       break;
@@ -122,6 +121,24 @@ void Lane::State::serve(std::size_t index) {
     push(index + 1, std::move(*queued));
   }
   abandon(stage);
+}
+
+// A collective belongs to the phase that submitted it, though it is the next
+// one that waits for it.
+std::exception_ptr Lane::State::run(const Queued& queued, std::size_t index) {
+  const ByteScope scope(queued.ledger);
+  std::size_t phase = index;
+  try {
+    if (index > 0) {
+      phase = index - 1;
+      queued.job->wait();
+      phase = index;
+    }
+    queued.job->run(index, stages[index].groups);
+    return nullptr;
+  } catch (...) {
+    return at_phase(std::current_exception(), stages[phase].phase.name, rank);
+  }
 }
 
 // Jobs first: dropping connections waits for what is under way on them.
@@ -136,7 +153,7 @@ void Lane::State::abandon(Stage& stage) {
   for (const Queued& queued : left) {
     queued.job->fail(reason);
   }
-  stage.group = Group();
+  stage.groups.clear();
 }
 
 Lane::Lane(
@@ -146,8 +163,9 @@ Lane::Lane(
   state_->rank = group.rank();
   for (Phase& phase : phases) {
     auto& stage = state_->stages.emplace_back();
-    stage.group =
-        phase.communicates ? duplicate_counted(group, "lane") : Group();
+    for (int i = 0; i < phase.groups; ++i) {
+      stage.groups.push_back(duplicate_counted(group, "lane"));
+    }
     stage.phase = std::move(phase);
   }
   for (std::size_t i = 0; i < state_->stages.size(); ++i) {
@@ -179,6 +197,11 @@ Lane::~Lane() {
 
 void Lane::submit(std::shared_ptr<Job> job) {
   state_->push(0, {std::move(job), ByteScope::current()});
+}
+
+void Lane::fail(const std::exception_ptr& error) {
+  state_->fail_with(
+      at_phase(error, state_->stages.front().phase.name, state_->rank));
 }
 
 bool Lane::is_own_thread() const {

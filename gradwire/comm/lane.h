@@ -23,19 +23,25 @@ namespace gradwire {
 // most one timeout of the group.
 class Lane {
  public:
+  // The connections of one phase.
+  using Groups = std::vector<Group>;
+
   class Job {
    public:
     virtual ~Job() = default;
-    // One phase, in the thread of that phase. May wait for collectives of the
-    // phase before, and submits its own on `group`, which is empty for phases
-    // that only compute. Must not keep `group`. What it throws fails the lane.
-    virtual void run(std::size_t phase, const Group& group) = 0;
+    // Waits for the collectives that the phase before has submitted, in the
+    // thread of the next one. What it throws fails the lane.
+    virtual void wait() = 0;
+    // One phase, in the thread of that phase: submits on the groups of it, and
+    // must not keep one. What it throws fails the lane.
+    virtual void run(std::size_t phase, const Groups& groups) = 0;
     // Called once, instead of the phases that remain.
     virtual void fail(const std::exception_ptr& error) noexcept = 0;
   };
   struct Phase {
     std::string name;
-    bool communicates = true;
+    // How many groups it submits on; 0: it only computes.
+    int groups = 1;
   };
 
   // Connects. Collective. What is sent counts as sent on `group`.
@@ -46,6 +52,9 @@ class Lane {
   // Returns at once. All ranks submit the same jobs in the same order. A lane
   // that has failed fails the job before it returns.
   void submit(std::shared_ptr<Job> job);
+
+  // All jobs fail with this, here and, as connections are dropped, elsewhere.
+  void fail(const std::exception_ptr& error);
 
   bool is_own_thread() const;
 

@@ -65,6 +65,8 @@ struct DdpEngine::Impl {
   void install_hook(const HookChoice& choice, const Group& hook_group);
   void check_between_iterations(const char* call) const;
   HookStatePlace place_of_state(const std::string& folder) const;
+  BucketLayout bucket_layout() const;
+  void restore_buckets(const BucketLayout& layout);
   void report_buckets(Stats& stats) const;
   bool needs_sink() const;
   void on_sink_backward();
@@ -180,11 +182,7 @@ bool DdpEngine::Impl::failed() const {
 // for, and nothing that is sent from now on would find its partner.
 void DdpEngine::Impl::recover() {
   adapter->wait_for_all();
-  agree(
-      parent,
-      "going on after a failed backward",
-      {{"failed bucket", concat(*adapter->failed_bucket())},
-       {"lost group", adapter->lost_group() ? "yes" : "no"}});
+  // No agreement first: a peer may be gone.
   if (adapter->lost_group()) {
     throw CommError(concat(
         "[gradwire.ddp] a collective of the last backward failed: rebuild the "
@@ -192,6 +190,10 @@ void DdpEngine::Impl::recover() {
         group.rank(),
         ")"));
   }
+  agree(
+      parent,
+      "going on after a failed backward",
+      {{"failed bucket", concat(*adapter->failed_bucket())}});
   compat::reset(reducer());
   adapter->begin_backward();
   watch->disarm();
@@ -390,22 +392,61 @@ void DdpEngine::Impl::report_buckets(Stats& stats) const {
 
 void DdpEngine::save_hook_state(const std::string& folder) {
   Impl& impl = *impl_;
-  impl.check_between_iterations("save_hook_state");
-  HookState state;
-  if (impl.adapter) {
-    impl.adapter->hook().save(state);
-  }
-  gradwire::save_hook_state(impl.parent, impl.place_of_state(folder), state);
+  gradwire::save_hook_state(impl.parent, impl.place_of_state(folder), [&] {
+    impl.check_between_iterations("save_hook_state");
+    HookState state;
+    if (impl.adapter) {
+      impl.adapter->hook().save(state);
+    }
+    return SavedHook{impl.bucket_layout(), std::move(state)};
+  });
 }
 
 void DdpEngine::load_hook_state(
     const std::string& folder, const LoadHookState& options) {
   Impl& impl = *impl_;
-  impl.check_between_iterations("load_hook_state");
-  const HookState state = gradwire::load_hook_state(
-      impl.parent, impl.place_of_state(folder), options);
+  const auto place = impl.place_of_state(folder);
+  const SavedHook saved =
+      gradwire::load_hook_state(impl.parent, place, options, [&] {
+        impl.check_between_iterations("load_hook_state");
+      });
+  impl.restore_buckets(saved.layout);
   if (impl.adapter) {
-    impl.adapter->hook().load(state);
+    impl.adapter->hook().load(saved.state);
+  }
+}
+
+// Parameters of every bucket, as indices.
+BucketLayout DdpEngine::Impl::bucket_layout() const {
+  std::map<const void*, std::int64_t> index_of;
+  for (const auto& parameter : model.trainable) {
+    index_of.emplace(
+        parameter->tensor.unsafeGetTensorImpl(),
+        static_cast<std::int64_t>(index_of.size()));
+  }
+  BucketLayout layout;
+  for (const auto& bucket : reduction.reducer->get_grad_buckets(false)) {
+    auto& indices = layout.emplace_back();
+    for (const auto& parameter : bucket.getParameters()) {
+      indices.push_back(index_of.at(parameter.unsafeGetTensorImpl()));
+    }
+  }
+  return layout;
+}
+
+// Who owns an element, and so who keeps what its second encoding lost, depends
+// on the buckets: to go on with the same bits it takes the same ones.
+void DdpEngine::Impl::restore_buckets(const BucketLayout& layout) {
+  if (layout == bucket_layout()) {
+    return;
+  }
+  std::vector<std::vector<std::size_t>> buckets;
+  for (const auto& indices : layout) {
+    buckets.emplace_back(indices.begin(), indices.end());
+  }
+  reducer().initialize_buckets(std::move(buckets));
+  if (adapter) {
+    adapter->layout_changed();
   }
 }
 

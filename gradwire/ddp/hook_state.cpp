@@ -23,6 +23,7 @@ struct StateFile {
   std::int64_t world = 0;
   std::int64_t rank = 0;
   std::map<std::string, std::int64_t> parameters;
+  BucketLayout layout;
   HookState state;
 };
 
@@ -62,6 +63,7 @@ std::string to_bytes(const StateFile& file) {
     residuals.insert(name, residual);
   }
   archive.write("parameters", to_dict(file.parameters));
+  archive.write("layout", c10::IValue(file.layout));
   archive.write("numbers", to_dict(file.state.numbers));
   archive.write("residuals", c10::IValue(residuals));
   std::ostringstream out;
@@ -77,6 +79,7 @@ StateFile parse(const fs::path& path) {
   c10::IValue world;
   c10::IValue rank;
   c10::IValue parameters;
+  c10::IValue layout;
   c10::IValue numbers;
   c10::IValue residuals;
   archive.load_from(path.string());
@@ -90,12 +93,16 @@ StateFile parse(const fs::path& path) {
   archive.read("world", world);
   archive.read("rank", rank);
   archive.read("parameters", parameters);
+  archive.read("layout", layout);
   archive.read("numbers", numbers);
   archive.read("residuals", residuals);
   file.hook = hook.toStringRef();
   file.world = world.toInt();
   file.rank = rank.toInt();
   file.parameters = to_map(parameters);
+  for (const c10::IValue& indices : layout.toListRef()) {
+    file.layout.push_back(indices.toIntVector());
+  }
   file.state.numbers = to_map(numbers);
   for (const auto& item : residuals.toGenericDict()) {
     file.state.residuals[item.key().toStringRef()] = item.value().toTensor();
@@ -174,7 +181,7 @@ void add_residuals(HookState& to, const HookState& from) {
 }
 
 // This rank's share of what all files hold.
-HookState read_share(
+SavedHook read_share(
     const Group& group,
     const HookStatePlace& place,
     const LoadHookState& options,
@@ -185,15 +192,15 @@ HookState read_share(
         file_of(place.folder, 0),
         concat("is of a world of ", first.world, ", expected ", group.size()));
   }
-  HookState share{first.state.numbers, {}};
+  SavedHook share{first.layout, {first.state.numbers, {}}};
   for (std::int64_t rank = group.rank(); rank < first.world;
        rank += group.size()) {
     const StateFile file = read_checked(rank, place);
     check_same_save(file_of(place.folder, rank), file, first);
-    add_residuals(share, file.state);
+    add_residuals(share.state, file.state);
   }
   facts.push_back({"world of the save", concat(first.world)});
-  for (const auto& [name, number] : share.numbers) {
+  for (const auto& [name, number] : share.state.numbers) {
     facts.push_back({name, concat(number)});
   }
   return share;
@@ -202,8 +209,11 @@ HookState read_share(
 }  // namespace
 
 void save_hook_state(
-    const Group& group, const HookStatePlace& place, const HookState& state) {
+    const Group& group,
+    const HookStatePlace& place,
+    const std::function<SavedHook()>& take) {
   agree_checked(group, "save_hook_state", [&] {
+    SavedHook saved = take();
     check_writable_folder(place.folder);
     write_atomically(
         file_of(place.folder, group.rank()),
@@ -212,17 +222,20 @@ void save_hook_state(
              group.size(),
              group.rank(),
              {place.parameters.begin(), place.parameters.end()},
-             state}));
+             std::move(saved.layout),
+             std::move(saved.state)}));
     return std::vector<Fact>{{"hook", place.hook}};
   });
 }
 
-HookState load_hook_state(
+SavedHook load_hook_state(
     const Group& group,
     const HookStatePlace& place,
-    const LoadHookState& options) {
-  HookState share;
+    const LoadHookState& options,
+    const std::function<void()>& check) {
+  SavedHook share;
   agree_checked(group, "load_hook_state", [&] {
+    check();
     std::vector<Fact> facts;
     share = read_share(group, place, options, facts);
     return facts;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,15 @@ struct LoadHookState {
   bool strict = false;
 };
 
+// Indices of parameters, bucket by bucket.
+using BucketLayout = std::vector<std::vector<std::int64_t>>;
+
+// What is kept of a DDP.
+struct SavedHook {
+  BucketLayout layout;
+  HookState state;
+};
+
 // Where a hook's state is kept and what it belongs to.
 struct HookStatePlace {
   std::string folder;
@@ -23,21 +33,25 @@ struct HookStatePlace {
   std::vector<std::pair<std::string, std::int64_t>> parameters;
 };
 
-// Writes this rank's file into the folder, which is made if need be.
-// Collective: when a rank cannot write, every rank throws Error. A crash leaves
-// every file whole, old or new, and load_hook_state notices when they do not
-// belong together.
+// Writes what `take` returns into this rank's file in the folder, which is made
+// if need be. Collective: when a rank cannot, every rank throws Error. A crash
+// or an error leaves every file whole, old or new, and load_hook_state refuses
+// files of different steps.
 void save_hook_state(
-    const Group& group, const HookStatePlace& place, const HookState& state);
-
-// What save_hook_state wrote for this rank. In a world of another size
-// residuals are dealt out so that their sum over ranks is what it was.
-// Collective: throws Error on every rank, naming file and reason, when a file
-// is missing, damaged, of another version, hook, model or save, or of another
-// world where options.strict.
-HookState load_hook_state(
     const Group& group,
     const HookStatePlace& place,
-    const LoadHookState& options);
+    const std::function<SavedHook()>& take);
+
+// What save_hook_state wrote for this rank. All ranks read rank 0's file too,
+// so the folder must be one that they share. `check` may throw first. In a
+// world of another size residuals are dealt out so that their sum over ranks is
+// what it was. Collective: throws Error on every rank, naming file and reason,
+// when a file is missing, damaged, of another version, hook, model or step, or
+// of another world where options.strict.
+SavedHook load_hook_state(
+    const Group& group,
+    const HookStatePlace& place,
+    const LoadHookState& options,
+    const std::function<void()>& check);
 
 }  // namespace gradwire

@@ -1,6 +1,7 @@
 #include "gradwire/hook/compressed.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/ScalarType.h>
 
 #include "gradwire/base/error.h"
@@ -15,21 +16,33 @@ namespace {
 // A bucket that is not worth compressing, averaged in full on the same lane.
 class PlainJob : public Lane::Job {
  public:
-  PlainJob(at::Tensor values, int world)
+  PlainJob(
+      at::Tensor values,
+      int world,
+      std::shared_ptr<std::atomic<bool>> not_finite)
       : values_(std::move(values)),
         world_(world),
+        not_finite_(std::move(not_finite)),
         result_(
             c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())) {}
 
   Future future() const {
     return Future(result_);
   }
-  void run(std::size_t phase, const Group& group) override {
+  void wait() override {
+    sum_.wait();
+  }
+  void run(std::size_t phase, const Lane::Groups& groups) override {
     if (phase == 0) {
       values_.mul_(1.0 / world_);
-      sum_ = group.all_reduce(values_);
+      sum_ = groups[0].all_reduce(values_);
     } else if (phase == 1) {
-      result_->markCompleted(c10::IValue(sum_.wait()));
+      const at::Tensor sum = sum_.wait();
+      const at::Tensor dense = sum.is_sparse() ? sum._values() : sum;
+      if (!dense.isfinite().all().item<bool>()) {
+        *not_finite_ = true;
+      }
+      result_->markCompleted(c10::IValue(sum));
     }
   }
   void fail(const std::exception_ptr& error) noexcept override {
@@ -41,6 +54,7 @@ class PlainJob : public Lane::Job {
  private:
   at::Tensor values_;
   int world_;
+  std::shared_ptr<std::atomic<bool>> not_finite_;
   Future::Raw result_;
   Future sum_;
 };
@@ -90,13 +104,16 @@ class CompressedHook : public Hook {
       end_step();
       not_finite_ = std::make_shared<std::atomic<bool>>(false);
     }
-    if (bucket.is_sparse() || bucket.buffer().numel() < min_elems_) {
-      auto job = std::make_shared<PlainJob>(bucket.buffer(), world_);
-      results_.push_back(job->future());
-      lane_->submit(job);
-    } else {
-      results_.push_back(compress(bucket));
+    try {
+      const bool plain =
+          bucket.is_sparse() || bucket.buffer().numel() < min_elems_;
+      results_.push_back(plain ? pass(bucket) : compress(bucket));
+    } catch (...) {
+      // On this rank alone, as all ranks have passed the checks.
+      lane_->fail(std::current_exception());
+      throw;
     }
+    complete_ = bucket.is_last();
     return results_.back();
   }
 
@@ -147,6 +164,20 @@ class CompressedHook : public Hook {
     }
   }
 
+  // Uncompressed; what is owed from compressed steps is paid in full.
+  Future pass(const Bucket& bucket) {
+    if (feedback_on_ && !bucket.is_sparse()) {
+      const auto& residuals = feedback_.of(bucket);
+      at::Tensor buffer = bucket.buffer();
+      buffer.add_(residuals.before);
+      at::Tensor after = residuals.after;
+      after.zero_();
+    }
+    auto job = std::make_shared<PlainJob>(bucket.buffer(), world_, not_finite_);
+    lane_->submit(job);
+    return job->future();
+  }
+
   Future compress(const Bucket& bucket) {
     Exchange::Use use{
         .values = bucket.buffer(),
@@ -180,7 +211,7 @@ class CompressedHook : public Hook {
     if (results_.empty()) {
       return;
     }
-    bool good = true;
+    bool good = std::exchange(complete_, false);
     for (const Future& result : results_) {
       good = succeeded(result) && good;
     }
@@ -207,6 +238,8 @@ class CompressedHook : public Hook {
   std::map<std::size_t, Planned> exchanges_;
   // Of the step under way or just ended.
   std::vector<Future> results_;
+  // With the last bucket among them.
+  bool complete_ = false;
   std::shared_ptr<std::atomic<bool>> not_finite_;
   // Last, so that its threads end before what they work on.
   std::unique_ptr<Lane> lane_;
@@ -282,10 +315,16 @@ HookInfo compressed_hook(const std::string& codec, bool feedback) {
 HookInfo cast_hook(const std::string& codec, at::ScalarType narrow) {
   HookInfo info = compressed_hook(codec, false);
   info.wraps = HookInfo::Wraps::kOptionally;
-  info.make = [narrow, make = info.make](HookContext context) {
-    return context.inner
-               ? std::make_unique<CastWrapper>(narrow, std::move(context.inner))
-               : make(std::move(context));
+  info.make = [narrow,
+               make = info.make](HookContext context) -> std::unique_ptr<Hook> {
+    if (!context.inner) {
+      return make(std::move(context));
+    }
+    // Alone there is nothing to send, and nothing to round.
+    if (context.group.size() == 1) {
+      return std::move(context.inner);
+    }
+    return std::make_unique<CastWrapper>(narrow, std::move(context.inner));
   };
   return info;
 }

@@ -111,7 +111,7 @@ TEST_P(TrainWith, AResumedRunEqualsAnUninterruptedOne) {
   const TemporaryFolder whole;
   const TemporaryFolder parts;
   const std::string arguments = concat(
-      "--data synthetic --model cnn:4 --nproc 2 --epochs 2 --hook ",
+      "--data synthetic --model cnn:4 --nproc 3 --epochs 2 --hook ",
       GetParam(),
       " ");
   const std::string saved = " --checkpoint " + parts.path().string();

@@ -221,7 +221,8 @@ TEST(Compressed, APeerThatLeavesIsNamed) {
   run_threads(
       3,
       [](Group group) {
-        auto tensor = torch::ones({1000});
+        // Several chunks.
+        auto tensor = torch::ones({3 << 20});
         compressed_all_reduce(group, tensor, "int8").wait();
         if (group.rank() == 2) {
           return;
@@ -231,6 +232,8 @@ TEST(Compressed, APeerThatLeavesIsNamed) {
             compressed_all_reduce(group, tensor, "int8").wait(),
             concat("rank ", group.rank()),
             "(phase all-");
+        EXPECT_THROW(
+            compressed_all_reduce(group, tensor, "int8").wait(), CommError);
       },
       {.timeout = std::chrono::seconds(20)});
 }

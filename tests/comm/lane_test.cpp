@@ -18,7 +18,7 @@ namespace {
 using test::random_tensor;
 using test::run_threads;
 
-const std::vector<Lane::Phase> kPhases{{"sum"}, {"product"}, {"end", false}};
+const std::vector<Lane::Phase> kPhases{{"sum"}, {"product"}, {"end", 0}};
 
 // Sums in one phase and multiplies in the next; throws where it is told to.
 class Calculation : public Lane::Job {
@@ -26,15 +26,15 @@ class Calculation : public Lane::Job {
   explicit Calculation(at::Tensor value, int throws_in = -1)
       : value_(std::move(value)), throws_in_(throws_in) {}
 
-  void run(std::size_t phase, const Group& group) override {
-    if (pending_.valid()) {
-      pending_.wait();
-    }
+  void wait() override {
+    pending_.wait();
+  }
+  void run(std::size_t phase, const Lane::Groups& groups) override {
     if (static_cast<int>(phase) == throws_in_) {
       fail_here();
     }
     if (phase < 2) {
-      pending_ = group.all_reduce(
+      pending_ = groups[0].all_reduce(
           value_, phase == 0 ? ReduceOp::kSum : ReduceOp::kProduct);
     } else {
       done_.set_value(value_);
@@ -43,7 +43,7 @@ class Calculation : public Lane::Job {
   void fail(const std::exception_ptr& error) noexcept override {
     done_.set_exception(error);
   }
-  at::Tensor wait() {
+  at::Tensor result() {
     return done_.get_future().get();
   }
 
@@ -69,7 +69,7 @@ TEST(Lane, JobsPassThePhasesInOrder) {
     }
     for (int i = 0; i < 20; ++i) {
       const double sum = 3 * i + 3;
-      EXPECT_EQ(jobs[i]->wait().item<double>(), sum * sum * sum);
+      EXPECT_EQ(jobs[i]->result().item<double>(), sum * sum * sum);
     }
   });
 }
@@ -84,7 +84,7 @@ TEST(Lane, WhatIsSentCountsForTheGroupAndForTheScope) {
       const ByteScope scope(ledger);
       lane.submit(job);
     }
-    job->wait();
+    job->result();
     EXPECT_EQ(
         ledger->read().payload, 2 * all_reduce_bytes(group.rank(), 2, 100, 4));
     EXPECT_EQ(group.bytes_sent() - before, ledger->read());
@@ -103,22 +103,23 @@ TEST(Lane, AFailureIsNamedAndReachesEveryJobAndEveryPeer) {
             std::make_shared<Calculation>(torch::ones({1}), throws_in);
         const auto next = std::make_shared<Calculation>(torch::ones({1}));
         lane.submit(good);
-        good->wait();
+        good->result();
         lane.submit(bad);
         lane.submit(next);
         if (group.rank() == 1) {
-          EXPECT_ERROR(CommError, bad->wait(), "out of luck", "phase product");
+          EXPECT_ERROR(
+              CommError, bad->result(), "out of luck", "phase product");
         } else {
           EXPECT_ERROR(
               CommError,
-              bad->wait(),
+              bad->result(),
               concat("failed on rank ", group.rank()),
               "(phase ");
         }
-        EXPECT_THROW(next->wait(), CommError);
+        EXPECT_THROW(next->result(), CommError);
         const auto late = std::make_shared<Calculation>(torch::ones({1}));
         lane.submit(late);
-        EXPECT_THROW(late->wait(), CommError);
+        EXPECT_THROW(late->result(), CommError);
         // Long before the timeout, which is how peers would notice otherwise.
         EXPECT_LT(
             std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
@@ -139,9 +140,37 @@ TEST(Lane, ClosingEndsWhatIsUnderWay) {
             job->fail(std::make_exception_ptr(CommError("not submitted")));
           }
         }
-        EXPECT_THROW(job->wait(), CommError);
+        EXPECT_THROW(job->result(), CommError);
       },
       {.timeout = std::chrono::seconds(3)});
+}
+
+// The peer is alive and says nothing: then it takes the timeout, and no more.
+TEST(Lane, ClosingTakesAtMostOneTimeout) {
+  constexpr auto kTimeout = std::chrono::seconds(3);
+  std::promise<void> closed;
+  run_threads(
+      2,
+      [&](const Group& group) {
+        auto lane = std::make_unique<Lane>(group, "test", kPhases);
+        if (group.rank() == 1) {
+          closed.get_future().wait_for(5 * kTimeout);
+          return;
+        }
+        std::vector<std::shared_ptr<Calculation>> jobs;
+        const auto start = std::chrono::steady_clock::now();
+        for (int i = 0; i < 8; ++i) {
+          jobs.push_back(std::make_shared<Calculation>(torch::ones({1})));
+          lane->submit(jobs.back());
+        }
+        lane.reset();
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * kTimeout);
+        for (const auto& job : jobs) {
+          EXPECT_THROW(job->result(), CommError);
+        }
+        closed.set_value();
+      },
+      {.timeout = kTimeout});
 }
 
 TEST(Lane, AnUnusedLaneClosesAtOnce) {
@@ -200,7 +229,7 @@ TEST(LaneProcesses, AProcessMayEndWithALaneOpen) {
     forever = std::make_unique<Lane>(group, "test", kPhases);
     const auto job = std::make_shared<Calculation>(torch::ones({1}));
     forever->submit(job);
-    EXPECT_EQ(job->wait().item<float>(), 4);
+    EXPECT_EQ(job->result().item<float>(), 4);
   });
 }
 

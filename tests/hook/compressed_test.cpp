@@ -106,7 +106,13 @@ void expect_conserved(int world, const std::string& hook) {
 
 TEST(CompressedHooks, FeedbackConservesGradients) {
   for (const int world : {2, 3, 4}) {
-    for (const std::string hook : {"int8", "int4", "fp8", "fp16:ef=on"}) {
+    for (const std::string hook :
+         {"int8",
+          "int4",
+          "fp8",
+          "fp16:ef=on",
+          "int4:min_elems=2000",
+          "bf16(int4)"}) {
       expect_conserved(world, hook);
     }
   }
@@ -125,6 +131,32 @@ TEST(CompressedHooks, SmallBucketsMayGoUncompressed) {
     EXPECT_EQ(
         ddp->stats().sent_last_step.payload,
         all_reduce_bytes(group.rank(), 3, 900, 4));
+  });
+}
+
+// Also where the value that is not finite was not compressed.
+TEST(CompressedHooks, ASkippedStepIsForgottenInAllBuckets) {
+  run_threads(3, [](const Group& group) {
+    auto net =
+        std::make_shared<GivenGradients>(std::vector<std::int64_t>{5000, 100});
+    auto ddp = DistributedDataParallel(
+        net,
+        group,
+        {.hook = "int4:min_elems=1000",
+         .bucket_cap_mb = 0.001,
+         .first_bucket_cap_mb = 0.0001});
+    for (int step = 0; step < 3; ++step) {
+      ddp->zero_grad();
+      ddp->forward(net->random(10 * step + group.rank())).backward();
+    }
+    const auto before = net->residuals(group, *ddp);
+    ddp->zero_grad();
+    auto bad = net->random(99);
+    bad[1][3] = std::numeric_limits<float>::infinity();
+    ddp->forward(bad).backward();
+    EXPECT_FALSE(ddp->parameters()[1].grad().isfinite().all().item<bool>());
+    EXPECT_TRUE(torch::equal(net->residuals(group, *ddp), before));
+    EXPECT_GT(before.abs().max().item<double>(), 0.01);
   });
 }
 
@@ -214,6 +246,10 @@ TEST(CompressedHooks, APeerThatLeavesIsNamedInBackward) {
             concat("rank ", group.rank()),
             "bucket ",
             "(phase all-");
+        // It is known at once that there is no going on.
+        EXPECT_ERROR(
+            CommError, ddp->forward(net->random(3)), "rebuild the group");
+        EXPECT_ERROR(CommError, ddp->set_hook("fp16"), "rebuild the group");
       },
       {.timeout = std::chrono::seconds(20)});
 }

@@ -46,7 +46,7 @@ void register_scale() {
 
 TEST(Registry, BuiltInHooksComeFirst) {
   EXPECT_EQ(hooks().at(0).name, "allreduce");
-  EXPECT_EQ(hooks().at(1).name, "noop");
+  EXPECT_EQ(hooks().at(1).name, "fp16");
 }
 
 TEST(Registry, UnknownHookListsAndSuggests) {
@@ -54,7 +54,7 @@ TEST(Registry, UnknownHookListsAndSuggests) {
       Error,
       check_hook_spec("alreduce"),
       "[gradwire.hook] unknown hook 'alreduce'",
-      "known are none, allreduce, noop",
+      "known are none, allreduce, fp16, bf16, int8, int4, fp8, noop",
       "did you mean 'allreduce'?");
 }
 
