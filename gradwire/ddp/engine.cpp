@@ -60,6 +60,7 @@ struct DdpEngine::Impl {
   void broadcast(const std::vector<at::Tensor>& tensors);
   void rebuild_buckets();
   bool failed() const;
+  void check_group() const;
   void recover();
   [[noreturn]] void explain_unfinished(const c10::Error& error) const;
   void install_hook(const HookChoice& choice, const Group& hook_group);
@@ -176,20 +177,24 @@ bool DdpEngine::Impl::failed() const {
   return adapter && adapter->failed_bucket().has_value();
 }
 
-// A backward whose hook failed leaves collectives under way and the Reducer in
-// the middle of things. It can be forgotten if it failed in the same place on
-// every rank; otherwise some rank has left out a collective that others wait
-// for, and nothing that is sent from now on would find its partner.
-void DdpEngine::Impl::recover() {
-  adapter->wait_for_all();
-  // No agreement first: a peer may be gone.
-  if (adapter->lost_group()) {
+// Said before anything is agreed on: a peer may be gone.
+void DdpEngine::Impl::check_group() const {
+  if (adapter && adapter->lost_group()) {
     throw CommError(concat(
         "[gradwire.ddp] a collective of the last backward failed: rebuild the "
         "group and the DDP on it, or end the process (rank ",
         group.rank(),
         ")"));
   }
+}
+
+// A backward whose hook failed leaves collectives under way and the Reducer in
+// the middle of things. It can be forgotten if it failed in the same place on
+// every rank; otherwise some rank has left out a collective that others wait
+// for, and nothing that is sent from now on would find its partner.
+void DdpEngine::Impl::recover() {
+  adapter->wait_for_all();
+  check_group();
   agree(
       parent,
       "going on after a failed backward",
@@ -318,6 +323,7 @@ void DdpEngine::set_hook(
     const HookChoice& choice, const std::optional<Group>& group) {
   Impl& impl = *impl_;
   std::string text;
+  impl.check_group();
   agree_checked(impl.parent, "set_hook", [&] {
     text = choice.text();
     impl.check_between_iterations("set_hook");
@@ -392,6 +398,7 @@ void DdpEngine::Impl::report_buckets(Stats& stats) const {
 
 void DdpEngine::save_hook_state(const std::string& folder) {
   Impl& impl = *impl_;
+  impl.check_group();
   gradwire::save_hook_state(impl.parent, impl.place_of_state(folder), [&] {
     impl.check_between_iterations("save_hook_state");
     HookState state;
@@ -405,6 +412,7 @@ void DdpEngine::save_hook_state(const std::string& folder) {
 void DdpEngine::load_hook_state(
     const std::string& folder, const LoadHookState& options) {
   Impl& impl = *impl_;
+  impl.check_group();
   const auto place = impl.place_of_state(folder);
   const SavedHook saved =
       gradwire::load_hook_state(impl.parent, place, options, [&] {
