@@ -91,9 +91,12 @@ class BenchRank {
     return {
         {"relative_error", scale > 0 ? off / scale : off},
         {"parameters", result.numel()},
-        {"fingerprint",
-         concat(fingerprint(
-             {static_cast<const char*>(result.data_ptr()), result.nbytes()}))}};
+        {"fingerprint", fingerprint_of(result)}};
+  }
+
+  static std::string fingerprint_of(const at::Tensor& flat) {
+    return concat(fingerprint(
+        {static_cast<const char*>(flat.data_ptr()), flat.nbytes()}));
   }
 
   json run(std::size_t index, int steps) {
@@ -113,6 +116,7 @@ class BenchRank {
         {"step_ms", step_ms},
         {"exposed_ms", exposed_ms},
         {"first_bucket_ms", first_bucket_ms},
+        {"fingerprint", fingerprint_of(gradients(net))},
         {"bytes_sent", net->stats().sent_last_step.total()}};
   }
 

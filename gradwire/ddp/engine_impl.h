@@ -1,0 +1,64 @@
+#pragma once
+
+// Private to gradwire: what a DdpEngine is made of. engine.cpp has what happens
+// around a forward and a backward, engine_hook.cpp what concerns the hook.
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/agreement.h"
+#include "gradwire/compat/reducer.h"
+#include "gradwire/ddp/adapter.h"
+#include "gradwire/ddp/engine.h"
+#include "gradwire/ddp/model.h"
+#include "gradwire/ddp/step_meter.h"
+#include "gradwire/ddp/watch.h"
+
+namespace gradwire {
+
+struct DdpEngine::Impl {
+  std::shared_ptr<torch::nn::Module> module;
+  DistributedDataParallelOptions options;
+  Group parent;
+  Model model;
+  Group group;
+  // The watch's hooks must run before the Reducer's: it is made first.
+  std::unique_ptr<GradientWatch> watch;
+  compat::ReducerPair reduction;
+  std::unique_ptr<HookAdapter> adapter;
+  std::string hook_text = "none";
+  std::unique_ptr<StepMeter> meter;
+
+  bool sync = true;
+  // The forward under way will be followed by an averaging backward.
+  bool syncing = false;
+  bool delayed_reduction_queued = false;
+  bool rebuilt = false;
+
+  c10d::Reducer& reducer() {
+    return *reduction.reducer;
+  }
+  std::vector<Fact> inspect();
+  void construct();
+  void broadcast(const std::vector<at::Tensor>& tensors);
+  void rebuild_buckets();
+  bool failed() const;
+  void check_group() const;
+  void recover();
+  [[noreturn]] void explain_unfinished(const c10::Error& error) const;
+  void install_hook(const HookChoice& choice, const Group& hook_group);
+  void check_between_iterations(const char* call) const;
+  HookStatePlace place_of_state(const std::string& folder) const;
+  BucketLayout bucket_layout() const;
+  void restore_buckets(const BucketLayout& layout);
+  void report_buckets(Stats& stats) const;
+  bool needs_sink() const;
+  void on_sink_backward();
+  void end_step(const GradientWatch::Backward& backward);
+  void make_gradients_plain();
+};
+
+}  // namespace gradwire
