@@ -24,7 +24,7 @@ struct StepTimes {
 struct HookBytes {
   std::string hook;
   std::int64_t steps = 0;
-  Bytes sent;
+  Bytes sent = {};
 };
 
 // What a DDP has done so far on this rank. A step is one backward in which
@@ -40,7 +40,7 @@ struct Stats {
   std::int64_t steps = 0;
   // Handed to the transport since construction, the first broadcast of weights
   // included. What a hook object or lambda sends on a group of its own is not.
-  Bytes sent;
+  Bytes sent = {};
   // In the last step, and how much of it for each bucket.
   Bytes sent_last_step;
   std::vector<Bytes> bucket_sent;
