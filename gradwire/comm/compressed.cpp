@@ -3,7 +3,6 @@
 #include <ATen/ops/as_strided.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 
 #include "gradwire/base/error.h"

@@ -17,6 +17,8 @@ namespace gradwire {
 // The phases a lane for exchanges needs in a world of this size.
 std::vector<Lane::Phase> exchange_phases(int world);
 
+class Chunk;
+
 // All ranks end with the same bits: (sum over ranks of decode(encode(x))) /
 // divisor, encoded once more from three ranks on.
 //
@@ -60,12 +62,6 @@ class Exchange {
   bool idle() const;
 
  private:
-  class Chunk;
-  struct Run;
-
-  static std::int64_t count_chunks(
-      const codec::Codec& codec, const Layout& layout);
-
   std::vector<std::shared_ptr<Chunk>> chunks_;
   // For elements that are not fp32.
   at::Tensor staging_;

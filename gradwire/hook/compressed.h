@@ -13,8 +13,4 @@ namespace gradwire {
 // feedback is on when nobody says.
 HookInfo compressed_hook(const std::string& codec, bool feedback);
 
-// The same, and with another hook in parentheses a wrapper that gives that hook
-// gradients of type `narrow`.
-HookInfo cast_hook(const std::string& codec, at::ScalarType narrow);
-
 }  // namespace gradwire

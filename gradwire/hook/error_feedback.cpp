@@ -1,6 +1,5 @@
 #include "gradwire/hook/error_feedback.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>

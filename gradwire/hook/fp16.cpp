@@ -1,9 +1,7 @@
 // Gradients as 16-bit floats, half of the bytes; as a wrapper, another hook's
 // gradients.
 
-#include <c10/core/ScalarType.h>
-
-#include "gradwire/hook/compressed.h"
+#include "gradwire/hook/cast.h"
 
 namespace gradwire {
 
