@@ -1,5 +1,4 @@
-// Private to the codecs: how the blocks of a message lie in memory, and their
-// codes.
+// Private to the codecs: how the blocks of a message lie in memory.
 
 #if defined(GRADWIRE_CODEC_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_CODEC_BLOCKS_INL_H_
@@ -11,158 +10,109 @@
 #include <algorithm>
 #include <span>
 
-#include "gradwire/codec/vectors-inl.h"
+#include "gradwire/codec/codes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradwire::codec {
 namespace HWY_NAMESPACE {
 
-template <class Format>
-constexpr std::size_t code_bytes(std::size_t n) {
-  return (n * Format::kCodeBits + 7) / 8;
-}
-
-// Half bytes lie in pairs: the even element in the low half.
-HWY_INLINE void unpack_halves(
-    const std::uint8_t* from, std::size_t n, std::uint8_t* to) {
-  std::size_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::ScalableTag<std::uint16_t> d16;
-  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
-  const std::size_t lanes = hn::Lanes(d16);
-  const hn::Repartition<std::uint8_t, decltype(d16)> d8x2;
-  for (; i + lanes <= n / 2; i += lanes) {
-    const auto pairs = hn::PromoteTo(d16, hn::LoadU(d8, from + i));
-    const auto low = hn::And(pairs, hn::Set(d16, 0x000f));
-    const auto high = hn::And(hn::ShiftLeft<4>(pairs), hn::Set(d16, 0x0f00));
-    hn::StoreU(hn::BitCast(d8x2, hn::Or(low, high)), d8x2, to + 2 * i);
-  }
-#endif
-  for (; 2 * i < n; ++i) {
-    to[2 * i] = from[i] & 0xf;
-    to[2 * i + 1] = from[i] >> 4;
-  }
-}
-
-HWY_INLINE void pack_halves(
-    std::uint8_t* from, std::size_t n, std::uint8_t* to) {
-  if (n % 2 == 1) {
-    from[n] = 0;
-  }
-  std::size_t i = 0;
-  const std::size_t pairs = (n + 1) / 2;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::ScalableTag<std::uint16_t> d16;
-  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
-  const hn::Rebind<std::int16_t, decltype(d16)> di16;
-  const hn::Repartition<std::uint8_t, decltype(d16)> d8x2;
-  const std::size_t lanes = hn::Lanes(d16);
-  for (; i + lanes <= pairs; i += lanes) {
-    const auto two = hn::BitCast(d16, hn::LoadU(d8x2, from + 2 * i));
-    const auto one =
-        hn::And(hn::Or(two, hn::ShiftRight<4>(two)), hn::Set(d16, 0x00ff));
-    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di16, one)), d8, to + i);
-  }
-#endif
-  for (; i < pairs; ++i) {
-    to[i] = static_cast<std::uint8_t>(from[2 * i] | from[2 * i + 1] << 4);
-  }
-}
-
-// The codes of a tile: in the message itself, or unpacked beside it.
-template <class Format>
-struct TileCodes {
-  using Stored = typename Format::Stored;
-  static constexpr bool kPacked = Format::kCodeBits < 8;
-
-  HWY_INLINE const Stored* read(const std::uint8_t* from, std::size_t n) {
-    if constexpr (kPacked) {
-      unpack_halves(from, n, unpacked.data());
-      return unpacked.data();
-    } else {
-      return reinterpret_cast<const Stored*>(from);
-    }
-  }
-  HWY_INLINE Stored* begin_write(std::uint8_t* to) {
-    if constexpr (kPacked) {
-      return unpacked.data();
-    } else {
-      return reinterpret_cast<Stored*>(to);
-    }
-  }
-  HWY_INLINE void end_write(std::uint8_t* to, std::size_t n) {
-    if constexpr (kPacked) {
-      pack_halves(unpacked.data(), n, to);
-    }
-  }
-
-  HWY_ALIGN std::array<std::uint8_t, kPacked ? kTile + 2 : 1> unpacked;
+struct Block {
+  std::uint64_t stream = 0;
+  // Place of its first element in the stream, and among all elements.
+  std::int64_t place = 0;
+  std::int64_t offset = 0;
+  std::size_t n = 0;
+  // Where in a message its scale and its codes begin.
+  std::size_t scale = 0;
+  std::size_t codes = 0;
 };
 
-template <bool kWhole, class Coder, class Stored>
-HWY_INLINE Floats
-get(const Coder& coder, const Stored* from, std::size_t count) {
-  if constexpr (kWhole) {
-    return coder.get(from);
-  } else {
-    HWY_ALIGN std::array<Stored, hn::MaxLanes(FloatTag())> lanes{};
-    std::memcpy(lanes.data(), from, count * sizeof(Stored));
-    return coder.get(lanes.data());
-  }
+// Blocks that share one scale do not keep it with their codes.
+template <class Format>
+constexpr bool has_one_scale(std::int64_t block) {
+  return Format::kScaleBytes > 0 && block == 0;
 }
 
-template <
-    bool kWhole,
-    bool kStream,
-    bool kStochastic,
-    class Coder,
-    class Stored>
-HWY_INLINE Floats
-put(const Coder& coder,
-    Floats v,
-    const NoiseLanes& noise,
-    std::size_t i,
-    Stored* to,
-    std::size_t count) {
-  if constexpr (kWhole) {
-    return coder.template put<kStream, kStochastic>(v, noise, i, to);
-  } else {
-    HWY_ALIGN std::array<Stored, hn::MaxLanes(FloatTag())> lanes;
-    const Floats value =
-        coder.template put<false, kStochastic>(v, noise, i, lanes.data());
-    std::memcpy(to, lanes.data(), count * sizeof(Stored));
-    return value;
-  }
-}
-
-// Calls body(stream, place, offset, n) for every block, in order. A block size
-// of 0: segments are not cut.
-template <class Body>
+// Calls body(block) for every block, in order. A block size of 0: segments are
+// not cut.
+template <class Format, class Body>
 HWY_INLINE void each_block(
-    std::span<const Segment> segments, std::int64_t block, const Body& body) {
-  std::int64_t offset = 0;
+    std::span<const Segment> segments, std::int64_t size, const Body& body) {
+  const bool one_scale = has_one_scale<Format>(size);
+  std::size_t next = kHeaderBytes + (one_scale ? Format::kScaleBytes : 0);
+  Block block;
+  block.scale = kHeaderBytes;
   for (const Segment& segment : segments) {
-    const std::int64_t step = block > 0 ? block : segment.elems;
+    const std::int64_t step = size > 0 ? size : segment.elems;
     for (std::int64_t at = 0; at < segment.elems; at += step) {
       const std::int64_t n = std::min(step, segment.elems - at);
-      body(
-          segment.stream,
-          segment.first + at,
-          offset + at,
-          static_cast<std::size_t>(n));
+      block.stream = segment.stream;
+      block.place = segment.first + at;
+      block.n = static_cast<std::size_t>(n);
+      if (!one_scale) {
+        block.scale = next;
+        next += Format::kScaleBytes;
+      }
+      block.codes = next;
+      body(block);
+      block.offset += n;
+      next += code_bytes<Format>(block.n);
     }
-    offset += segment.elems;
+  }
+}
+
+// How many elements the tile of a block from element `at` on has.
+HWY_INLINE std::size_t tile_at(const Block& block, std::size_t at) {
+  return std::min(kTile, block.n - at);
+}
+
+// Blocks that are worked on together: all of them are measured before the first
+// is encoded, so that nothing waits for a scale to be computed.
+struct Blocks {
+  static constexpr std::size_t kMost = 8;
+
+  std::array<Block, kMost> blocks;
+  std::size_t count = 0;
+  std::size_t elems = 0;
+
+  bool fits(const Block& block) const {
+    return count < kMost && elems + block.n <= kTile;
+  }
+  void add(const Block& block) {
+    blocks[count++] = block;
+    elems += block.n;
+  }
+  std::span<const Block> all() const {
+    return {blocks.data(), count};
+  }
+};
+
+// Calls body(span of blocks) for all of them, in order, together as many as
+// fill a tile. A block that is longer comes alone.
+template <class Format, class Body>
+HWY_INLINE void each_group(
+    std::span<const Segment> segments, std::int64_t size, const Body& body) {
+  Blocks group;
+  each_block<Format>(segments, size, [&](const Block& block) HWY_ATTR {
+    if (group.count > 0 && !group.fits(block)) {
+      body(group.all());
+      group.count = 0;
+      group.elems = 0;
+    }
+    group.add(block);
+  });
+  if (group.count > 0) {
+    body(group.all());
   }
 }
 
 template <class Format>
-HWY_INLINE std::uint8_t* put_scale(
+HWY_INLINE void put_scale(
     const typename Format::Scale& scale, std::uint8_t* out) {
   if constexpr (Format::kScaleBytes > 0) {
     static_assert(sizeof(scale) == Format::kScaleBytes);
     std::memcpy(out, &scale, Format::kScaleBytes);
   }
-  return out + Format::kScaleBytes;
 }
 
 template <class Format>

@@ -40,13 +40,13 @@ struct Cast {
   };
   struct Measure {
     HWY_INLINE void add(Floats) {}
-    HWY_INLINE Scale finish() const {
+    template <class Least>
+    HWY_INLINE Scale finish(const Least&) const {
       return {};
     }
   };
-  struct Coder {
-    Coder() = default;
-    HWY_INLINE explicit Coder(Scale) {}
+  struct Encoder {
+    HWY_INLINE explicit Encoder(Scale) {}
 
     template <bool kStream, bool kStochastic>
     HWY_INLINE Floats
@@ -60,8 +60,18 @@ struct Cast {
       }
       return Half::widen(half);
     }
+    HWY_INLINE Floats lost(Floats wanted, Floats sent) const {
+      return hn::Sub(wanted, sent);
+    }
+  };
+  struct Decoder {
+    HWY_INLINE explicit Decoder(Scale) {}
+
     HWY_INLINE Floats get(const Stored* from) const {
       return Half::widen(hn::LoadU(HalfTag(), from));
+    }
+    HWY_INLINE Floats add(const Stored* from, Floats sum) const {
+      return hn::Add(sum, get(from));
     }
   };
 };

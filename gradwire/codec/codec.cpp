@@ -106,36 +106,15 @@ void Codec::check(std::span<const Segment> segments, ConstBytes message) const {
   if (!std::ranges::equal(header(segments), message.first(kHeaderBytes))) {
     fail("codec", "a message of ", traits_.name, " has a damaged header");
   }
-  check_scales(segments, message);
-}
-
-void Codec::check_scales(
-    std::span<const Segment> segments, ConstBytes message) const {
-  const Kernels& kernels = *traits_.kernels;
-  if (kernels.scale_bytes == 0) {
-    return;
-  }
-  std::size_t at = kHeaderBytes;
-  const auto check_one = [&](std::int64_t elems) {
-    if (!kernels.valid_scale(message.data() + at)) {
-      fail(
-          "codec",
-          "a message of ",
-          traits_.name,
-          " has a damaged scale at byte ",
-          at);
-    }
-    at += kernels.scale_bytes +
-          (static_cast<std::size_t>(elems) * kernels.code_bits + 7) / 8;
-  };
-  if (traits_.block == 0) {
-    check_one(0);
-    return;
-  }
-  for (const Segment& segment : segments) {
-    for (std::int64_t i = 0; i < segment.elems; i += traits_.block) {
-      check_one(std::min(traits_.block, segment.elems - i));
-    }
+  const std::size_t damaged =
+      traits_.kernels->damaged_scale(segments, traits_.block, message.data());
+  if (damaged > 0) {
+    fail(
+        "codec",
+        "a message of ",
+        traits_.name,
+        " has a damaged scale at byte ",
+        damaged);
   }
 }
 
@@ -154,7 +133,7 @@ void Codec::encode(
        .values = values,
        .residual = feedback.residual,
        .next_residual = feedback.next_residual,
-       .out = out.data() + kHeaderBytes});
+       .out = out.data()});
 }
 
 bool Codec::decode(
@@ -192,7 +171,7 @@ void Codec::reduce(
        .stochastic = traits_.stochastic,
        .noise = noise,
        .residual = residual,
-       .out = out.data() + kHeaderBytes});
+       .out = out.data()});
 }
 
 }  // namespace gradwire::codec

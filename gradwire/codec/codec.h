@@ -101,8 +101,6 @@ class Codec {
       std::span<const Segment> segments) const;
   void begin_message(std::span<const Segment> segments, Bytes out) const;
   void check(std::span<const Segment> segments, ConstBytes message) const;
-  void check_scales(
-      std::span<const Segment> segments, ConstBytes message) const;
 
   Traits traits_;
 };

@@ -21,6 +21,14 @@ struct FromMemory {
   const float* values;
   const float* residual;
 
+  // What will be measured while this is encoded is on its way then.
+  HWY_INLINE void prefetch_next(std::size_t i) const {
+    hwy::Prefetch(values + i + kTile);
+    if constexpr (kFeedback) {
+      hwy::Prefetch(residual + i + kTile);
+    }
+  }
+
   template <bool kWhole>
   HWY_INLINE Floats read(std::size_t i, std::size_t count) const {
     const Floats v = load<kWhole>(values + i, count);
@@ -44,12 +52,28 @@ HWY_INLINE void measure_vector(
 }
 
 template <class Format, class Source>
-HWY_INLINE void measure(
-    typename Format::Measure& range, const Source& source, std::size_t n) {
+HWY_INLINE typename Format::Measure measure(
+    typename Format::Measure range, const Source& source, std::size_t n) {
   each_vector(n, [&](std::size_t i, std::size_t count, auto whole) HWY_ATTR {
     measure_vector<Format, whole.value>(
         range, source.template read<whole.value>(i, count), count);
   });
+  return range;
+}
+
+// The smallest magnitude, as the bits of a float.
+template <class Source>
+HWY_NOINLINE std::int32_t least_bits(const Source& source, std::size_t n) {
+  const IntTag di;
+  Ints least = hn::Set(di, kAbsMask);
+  each_vector(n, [&](std::size_t i, std::size_t count, auto whole) HWY_ATTR {
+    Ints bits = abs_bits(source.template read<whole.value>(i, count));
+    if constexpr (!whole.value) {
+      bits = hn::IfThenElse(hn::FirstN(di, count), bits, hn::Set(di, kAbsMask));
+    }
+    least = hn::Min(least, bits);
+  });
+  return hn::GetLane(hn::MinOfLanes(di, least));
 }
 
 // A lane mask of what is neither NaN nor infinite.
@@ -63,17 +87,22 @@ HWY_INLINE hn::Mask<FloatTag> is_finite(Floats v) {
 // ever, so the old residual does. (Blocks with a scale are left out as a
 // whole.)
 struct DropLoss {
-  template <bool kWhole>
-  HWY_INLINE void take(Floats, Floats, std::size_t, std::size_t) const {}
+  template <bool kWhole, class Encoder>
+  HWY_INLINE void take(
+      const Encoder&, Floats, Floats, std::size_t, std::size_t) const {}
 };
 template <bool kStream, bool kMayFail>
 struct KeepLoss {
   const float* old_residual;
   float* residual;
-  template <bool kWhole>
+  template <bool kWhole, class Encoder>
   HWY_INLINE void take(
-      Floats wanted, Floats sent, std::size_t i, std::size_t count) const {
-    Floats lost = hn::Sub(wanted, sent);
+      const Encoder& encoder,
+      Floats wanted,
+      Floats sent,
+      std::size_t i,
+      std::size_t count) const {
+    Floats lost = encoder.lost(wanted, sent);
     if constexpr (kMayFail) {
       lost = hn::IfThenElse(
           is_finite(sent), lost, load<kWhole>(old_residual + i, count));
@@ -85,11 +114,15 @@ template <bool kMayFail>
 struct AddLoss {
   float* residual;
   float weight;
-  template <bool kWhole>
+  template <bool kWhole, class Encoder>
   HWY_INLINE void take(
-      Floats wanted, Floats sent, std::size_t i, std::size_t count) const {
+      const Encoder& encoder,
+      Floats wanted,
+      Floats sent,
+      std::size_t i,
+      std::size_t count) const {
     const FloatTag d;
-    Floats lost = hn::Mul(hn::Sub(wanted, sent), hn::Set(d, weight));
+    Floats lost = hn::Mul(encoder.lost(wanted, sent), hn::Set(d, weight));
     if constexpr (kMayFail) {
       lost = hn::IfThenElse(is_finite(sent), lost, hn::Set(d, -0.0f));
     }
@@ -105,7 +138,7 @@ template <
     class Source,
     class Loss>
 HWY_INLINE void encode_tile(
-    const typename Format::Coder& coder,
+    const typename Format::Encoder& encoder,
     const Source& source,
     const Loss& loss,
     const NoiseLanes& noise,
@@ -114,76 +147,110 @@ HWY_INLINE void encode_tile(
   TileCodes<Format> codes;
   auto* to = codes.begin_write(out);
   each_vector(n, [&](std::size_t i, std::size_t count, auto whole) HWY_ATTR {
+    source.prefetch_next(i);
     const Floats wanted = source.template read<whole.value>(i, count);
     const Floats sent = put<whole.value, kStream, kStochastic>(
-        coder, wanted, noise, i, to + i, count);
-    loss.template take<whole.value>(wanted, sent, i, count);
+        encoder, wanted, noise, i, to + i, count);
+    loss.template take<whole.value>(encoder, wanted, sent, i, count);
   });
   codes.end_write(out, n);
 }
 
+template <bool kFeedback>
+HWY_INLINE FromMemory<kFeedback> source_at(
+    const EncodeArgs& args, std::int64_t offset) {
+  return {args.values + offset, kFeedback ? args.residual + offset : nullptr};
+}
+
+template <class Format, bool kFeedback, bool kStochastic, bool kStream>
+HWY_INLINE void encode_block(
+    const EncodeArgs& args, const Block& block, typename Format::Scale scale) {
+  std::uint8_t* out = args.out + block.codes;
+  if (!scale.finite()) {
+    std::memset(out, 0, code_bytes<Format>(block.n));
+    if constexpr (kFeedback) {
+      std::memmove(
+          args.next_residual + block.offset,
+          args.residual + block.offset,
+          block.n * sizeof(float));
+    }
+    return;
+  }
+  const typename Format::Encoder encoder(scale);
+  for (std::size_t at = 0; at < block.n; at += kTile) {
+    const auto moved = static_cast<std::int64_t>(at);
+    const std::int64_t begin = block.offset + moved;
+    const auto source = source_at<kFeedback>(args, begin);
+    const auto noise =
+        kStochastic
+            ? NoiseLanes::make(args.noise, block.stream, block.place + moved)
+            : NoiseLanes();
+    std::uint8_t* to = out + code_bytes<Format>(at);
+    if constexpr (kFeedback) {
+      encode_tile<Format, false, kStochastic>(
+          encoder,
+          source,
+          KeepLoss<kStream, Format::kScaleBytes == 0>{
+              args.residual + begin, args.next_residual + begin},
+          noise,
+          tile_at(block, at),
+          to);
+    } else {
+      encode_tile<Format, kStream, kStochastic>(
+          encoder, source, DropLoss(), noise, tile_at(block, at), to);
+    }
+  }
+}
+
+template <class Format, bool kFeedback>
+HWY_INLINE typename Format::Scale measure_block(
+    const EncodeArgs& args, const Block& block) {
+  const auto source = source_at<kFeedback>(args, block.offset);
+  const auto range =
+      measure<Format>(typename Format::Measure(), source, block.n);
+  return range.finish([&]() HWY_ATTR { return least_bits(source, block.n); });
+}
+
+// One scale for all blocks.
+template <class Format, bool kFeedback>
+typename Format::Scale measure_message(const EncodeArgs& args) {
+  typename Format::Measure range;
+  each_block<Format>(args.segments, 0, [&](const Block& block) HWY_ATTR {
+    const auto source = source_at<kFeedback>(args, block.offset);
+    range = measure<Format>(range, source, block.n);
+  });
+  return range.finish([&]() HWY_ATTR {
+    std::int32_t least = kAbsMask;
+    each_block<Format>(args.segments, 0, [&](const Block& block) HWY_ATTR {
+      const auto source = source_at<kFeedback>(args, block.offset);
+      least = std::min(least, least_bits(source, block.n));
+    });
+    return least;
+  });
+}
+
 template <class Format, bool kFeedback, bool kStochastic, bool kStream>
 void encode_as(const EncodeArgs& args) {
-  using Source = FromMemory<kFeedback>;
-  const auto source_at = [&](std::int64_t offset) HWY_ATTR {
-    return Source{
-        args.values + offset, kFeedback ? args.residual + offset : nullptr};
-  };
-  std::uint8_t* out = args.out;
-  typename Format::Scale scale{};
-  const bool one_scale = Format::kScaleBytes > 0 && args.block == 0;
+  using Scale = typename Format::Scale;
+  const bool one_scale = has_one_scale<Format>(args.block);
+  Scale common{};
   if (one_scale) {
-    typename Format::Measure range;
-    each_block(args.segments, 0, [&](auto, auto, auto offset, auto n) HWY_ATTR {
-      measure<Format>(range, source_at(offset), n);
-    });
-    scale = range.finish();
-    out = put_scale<Format>(scale, out);
+    common = measure_message<Format, kFeedback>(args);
+    put_scale<Format>(common, args.out + kHeaderBytes);
   }
-  each_block(
-      args.segments,
-      args.block,
-      [&](std::uint64_t stream,
-          std::int64_t place,
-          std::int64_t offset,
-          std::size_t n) HWY_ATTR {
-        if (Format::kScaleBytes > 0 && !one_scale) {
-          typename Format::Measure range;
-          measure<Format>(range, source_at(offset), n);
-          scale = range.finish();
-          out = put_scale<Format>(scale, out);
-        }
-        if (!scale.finite()) {
-          std::memset(out, 0, code_bytes<Format>(n));
-          if constexpr (kFeedback) {
-            std::memmove(
-                args.next_residual + offset,
-                args.residual + offset,
-                n * sizeof(float));
+  each_group<Format>(
+      args.segments, args.block, [&](std::span<const Block> blocks) HWY_ATTR {
+        std::array<Scale, Blocks::kMost> scales;
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+          scales[i] = common;
+          if (Format::kScaleBytes > 0 && !one_scale) {
+            scales[i] = measure_block<Format, kFeedback>(args, blocks[i]);
+            put_scale<Format>(scales[i], args.out + blocks[i].scale);
           }
-          out += code_bytes<Format>(n);
-          return;
         }
-        const typename Format::Coder coder(scale);
-        for (std::size_t at = 0; at < n; at += kTile) {
-          const std::size_t tile = std::min(kTile, n - at);
-          const auto begin = offset + static_cast<std::int64_t>(at);
-          const auto noise = NoiseLanes::make(
-              args.noise, stream, place + static_cast<std::int64_t>(at));
-          if constexpr (kFeedback) {
-            encode_tile<Format, false, kStochastic>(
-                coder,
-                source_at(begin),
-                KeepLoss<kStream, Format::kScaleBytes == 0>{
-                    args.residual + begin, args.next_residual + begin},
-                noise,
-                tile,
-                out);
-          } else {
-            encode_tile<Format, kStream, kStochastic>(
-                coder, source_at(begin), DropLoss(), noise, tile, out);
-          }
-          out += code_bytes<Format>(tile);
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+          encode_block<Format, kFeedback, kStochastic, kStream>(
+              args, blocks[i], scales[i]);
         }
       });
 }
@@ -191,9 +258,10 @@ void encode_as(const EncodeArgs& args) {
 template <class Format, bool kFeedback>
 void encode_with(const EncodeArgs& args) {
   const bool stream =
-      kFeedback ? can_stream(args.segments, args.block, args.next_residual)
-                : Format::kScaleBytes == 0 &&
-                      can_stream(args.segments, args.block, args.out);
+      kFeedback
+          ? can_stream(args.segments, args.block, args.next_residual)
+          : Format::kScaleBytes == 0 &&
+                can_stream(args.segments, args.block, args.out + kHeaderBytes);
   if (args.stochastic && Format::kCanRound) {
     encode_as<Format, kFeedback, Format::kCanRound, false>(args);
   } else if (stream) {

@@ -28,27 +28,52 @@ struct Float8 {
 
   struct Measure : Symmetric<8>::Measure {
     HWY_INLINE Measure() : Symmetric<8>::Measure() {}
-    HWY_INLINE Scale finish() const {
-      return {step_for(this->magnitudes, kMost)};
+    template <class Least>
+    HWY_INLINE Scale finish(const Least& least) const {
+      return {step_for(this->magnitudes, kMost, least)};
     }
   };
-  struct Coder {
-    float step = 0;
-    float before = 1;
-    float to_code = 0;
+  struct Decoder {
+    float step;
 
-    Coder() = default;
-    HWY_INLINE explicit Coder(Scale scale)
-        : step(scale.step),
-          before(prescale(step)),
-          to_code(step > 0 ? 1 / (step * before) : 0) {}
+    HWY_INLINE explicit Decoder(Scale scale) : step(scale.step) {}
+    HWY_INLINE Floats get(const Stored* from) const {
+      return value(load_codes(from));
+    }
+    HWY_INLINE Floats add(const Stored* from, Floats sum) const {
+      return hn::Add(sum, get(from));
+    }
+    HWY_INLINE float bound() const {
+      return step * (2 * kMost);
+    }
+    HWY_INLINE Floats value(Ints code) const {
+      const FloatTag d;
+      const IntTag di;
+      const Ints size = hn::And(code, hn::Set(di, 0x7f));
+      const Ints sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
+      const Floats normal = hn::BitCast(
+          d, hn::Add(hn::ShiftLeft<kShift>(size), hn::Set(di, kRebias)));
+      const Floats small = hn::Mul(hn::ConvertTo(d, size), hn::Set(d, kUnit));
+      const auto is_small =
+          hn::RebindMask(d, hn::Lt(size, hn::Set(di, 1 << kMantissa)));
+      const Floats unsigned_value = hn::IfThenElse(is_small, small, normal);
+      const Floats result = hn::Mul(unsigned_value, hn::Set(d, step));
+      return hn::Or(result, hn::BitCast(d, sign));
+    }
+  };
+  struct Encoder {
+    ByStep by_step;
+    Decoder decoder;
+
+    HWY_INLINE explicit Encoder(Scale scale)
+        : by_step(scale.step), decoder(scale) {}
 
     template <bool kStream, bool kStochastic>
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
       const IntTag di;
-      v = hn::Mul(hn::Mul(v, hn::Set(d, before)), hn::Set(d, to_code));
+      v = by_step.apply(v);
       const Ints sign =
           hn::And(hn::BitCast(di, v), hn::Set(di, std::int32_t{INT32_MIN}));
       const Floats size = hn::Min(hn::Abs(v), hn::Set(d, float(kMost)));
@@ -57,10 +82,10 @@ struct Float8 {
       const Ints half =
           hn::Or(code, hn::And(hn::ShiftRight<24>(sign), hn::Set(di, 0x80)));
       store_codes(half, to);
-      return value(half);
+      return decoder.value(half);
     }
-    HWY_INLINE Floats get(const Stored* from) const {
-      return value(load_codes(from));
+    HWY_INLINE Floats lost(Floats wanted, Floats sent) const {
+      return hn::Sub(wanted, sent);
     }
 
     static HWY_INLINE Ints largest_code() {
@@ -91,21 +116,6 @@ struct Float8 {
       const auto is_small =
           hn::RebindMask(di, hn::Lt(size, hn::Set(d, kLeastNormal)));
       return hn::IfThenElse(is_small, small, normal);
-    }
-
-    HWY_INLINE Floats value(Ints code) const {
-      const FloatTag d;
-      const IntTag di;
-      const Ints size = hn::And(code, hn::Set(di, 0x7f));
-      const Ints sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
-      const Floats normal = hn::BitCast(
-          d, hn::Add(hn::ShiftLeft<kShift>(size), hn::Set(di, kRebias)));
-      const Floats small = hn::Mul(hn::ConvertTo(d, size), hn::Set(d, kUnit));
-      const auto is_small =
-          hn::RebindMask(d, hn::Lt(size, hn::Set(di, 1 << kMantissa)));
-      const Floats unsigned_value = hn::IfThenElse(is_small, small, normal);
-      const Floats result = hn::Mul(unsigned_value, hn::Set(d, step));
-      return hn::Or(result, hn::BitCast(d, sign));
     }
   };
 };

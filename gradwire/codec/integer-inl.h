@@ -30,6 +30,19 @@ HWY_INLINE float prescale(float step) {
   return step < kSmall ? kLarge : step > kLarge ? kSmall : 1.0f;
 }
 
+// Values in units of a step.
+struct ByStep {
+  float before;
+  float to_code;
+
+  HWY_INLINE explicit ByStep(float step)
+      : before(prescale(step)), to_code(step > 0 ? 1 / (step * before) : 0) {}
+  HWY_INLINE Floats apply(Floats v) const {
+    const FloatTag d;
+    return hn::Mul(hn::Mul(v, hn::Set(d, before)), hn::Set(d, to_code));
+  }
+};
+
 HWY_INLINE Floats clamp(Floats v, float least, float most) {
   const FloatTag d;
   return hn::Min(hn::Max(v, hn::Set(d, least)), hn::Set(d, most));
@@ -57,55 +70,63 @@ HWY_INLINE Ints load_codes(const Stored* from) {
   return hn::PromoteTo(IntTag(), hn::LoadU(narrow, from));
 }
 
-// The largest and the smallest absolute value of a block, as bits: NaN is then
-// the largest of all. (Only constructors that are written out are compiled for
-// the right processor.)
+// The largest magnitude of a block, as bits: NaN is then the largest of all.
+// (Only constructors that are written out are compiled for the right
+// processor.)
 struct Magnitudes {
   Ints largest_bits;
-  Ints smallest_bits;
 
-  HWY_INLINE Magnitudes()
-      : largest_bits(hn::Zero(IntTag())),
-        smallest_bits(hn::Set(IntTag(), kAbsMask)) {}
+  HWY_INLINE Magnitudes() : largest_bits(hn::Zero(IntTag())) {}
   HWY_INLINE void add(Floats v) {
-    const Ints bits = abs_bits(v);
-    largest_bits = hn::Max(largest_bits, bits);
-    smallest_bits = hn::Min(smallest_bits, bits);
+    largest_bits = hn::Max(largest_bits, abs_bits(v));
   }
-  HWY_INLINE float most() const {
-    return std::bit_cast<float>(largest(largest_bits));
+  HWY_INLINE std::int32_t most_bits() const {
+    return largest(largest_bits);
   }
-  HWY_INLINE float least() const {
-    const Ints least = hn::MinOfLanes(IntTag(), smallest_bits);
-    return std::bit_cast<float>(hn::GetLane(least));
+  // Where lanes differ, so do elements.
+  HWY_INLINE bool may_be_equal(std::int32_t most) const {
+    const IntTag di;
+    return hn::AllTrue(di, hn::Eq(largest_bits, hn::Set(di, most)));
   }
 };
 
-// The neighbours of a float that is not negative.
-HWY_INLINE float next_up(float v) {
-  return std::bit_cast<float>(std::bit_cast<std::int32_t>(v) + 1);
-}
-HWY_INLINE float next_down(float v) {
-  return std::bit_cast<float>(std::bit_cast<std::int32_t>(v) - 1);
+// Steps have 16 significant bits at most: with a code of 8 bits the product is
+// exact, and as part of a sum it may be fused or not.
+HWY_INLINE std::int32_t step_spacing(std::int32_t bits) {
+  return bits < 1 << 16 ? 1 : 1 << 8;
 }
 
-// The smallest float of which `codes` reach a finite range. (Far below the
-// smallest normal float a quotient that is rounded down is much too small.)
-HWY_INLINE float reaching_step(double range, float codes) {
-  const auto step = static_cast<float>(range / codes);
-  return static_cast<double>(step) * codes < range ? next_up(step) : step;
+// The smallest such step of which `codes` reach a finite range.
+template <class Range>
+HWY_INLINE float reaching_step(Range range, Range codes) {
+  auto bits = std::bit_cast<std::int32_t>(static_cast<float>(range / codes));
+  const std::int32_t mask = step_spacing(bits) - 1;
+  bits = (bits + mask) & ~mask;
+  const auto step = std::bit_cast<float>(bits);
+  return static_cast<Range>(step) * codes < range
+             ? std::bit_cast<float>(bits + mask + 1)
+             : step;
 }
 
-// What code 1 stands for when `most` is to be code `codes`. Elements that have
-// all the same size are code 1, which is exact.
-HWY_INLINE float step_for(const Magnitudes& magnitudes, float codes) {
-  const float most = magnitudes.most();
-  if (!std::isfinite(most) || most == magnitudes.least()) {
+HWY_INLINE float next_smaller_step(float step) {
+  const auto bits = std::bit_cast<std::int32_t>(step);
+  return std::bit_cast<float>(bits - step_spacing(bits - 1));
+}
+
+// What code 1 stands for when the largest magnitude is to be code `codes`.
+// Elements that have all the same size are code 1, which is exact.
+template <class Least>
+HWY_INLINE float step_for(
+    const Magnitudes& magnitudes, float codes, const Least& least) {
+  const std::int32_t bits = magnitudes.most_bits();
+  const auto most = std::bit_cast<float>(bits);
+  if (bits >= kInfinityBits ||
+      (magnitudes.may_be_equal(bits) && least() == bits)) {
     return most;
   }
   const float step = reaching_step(most, codes);
   // The largest floats must not become infinite.
-  return std::isinf(step * codes) ? next_down(step) : step;
+  return std::isinf(step * codes) ? next_smaller_step(step) : step;
 }
 
 // Zero is in the middle, and exact.
@@ -134,41 +155,63 @@ struct Symmetric {
     HWY_INLINE void add(Floats v) {
       magnitudes.add(v);
     }
-    HWY_INLINE Scale finish() const {
-      return {step_for(magnitudes, kMost)};
+    template <class Least>
+    HWY_INLINE Scale finish(const Least& least) const {
+      return {step_for(magnitudes, kMost, least)};
     }
   };
-  struct Coder {
-    float step = 0;
-    float before = 1;
-    float to_code = 0;
+  struct Encoder {
+    ByStep by_step;
+    // Codes are floats in units of 1 / before: then there is one product less
+    // to do, and what is small or large is in reach all the same.
+    float step;
+    // Adding it rounds to these units, half to even, and leaves the code in the
+    // lowest byte.
+    float shift;
 
-    Coder() = default;
-    HWY_INLINE explicit Coder(Scale scale)
-        : step(scale.step),
-          before(prescale(step)),
-          to_code(step > 0 ? 1 / (step * before) : 0) {}
+    HWY_INLINE explicit Encoder(Scale scale)
+        : by_step(scale.step),
+          step(scale.step * by_step.before),
+          shift((kToInteger + kOffset) / by_step.before) {}
 
     template <bool kStream, bool kStochastic>
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
-      const IntTag di;
-      v = hn::Mul(hn::Mul(v, hn::Set(d, before)), hn::Set(d, to_code));
       if constexpr (kStochastic) {
-        v = round_at_random(v, noise, i, -kMost, kMost);
+        v = round_at_random(by_step.apply(v), noise, i, -kMost, kMost);
+        v = hn::Mul(v, hn::Set(d, 1 / by_step.before));
+      } else {
+        v = hn::Mul(v, hn::Set(d, by_step.to_code));
       }
-      const Rounded whole = to_integer(v);
-      store_codes(hn::Add(whole.code, hn::Set(di, kOffset)), to);
-      return value(whole.value);
+      const Floats shifted = hn::Add(v, hn::Set(d, shift));
+      store_codes(hn::BitCast(IntTag(), shifted), to);
+      return hn::Sub(shifted, hn::Set(d, shift));
     }
+    HWY_INLINE Floats lost(Floats wanted, Floats code) const {
+      return hn::NegMulAdd(code, hn::Set(FloatTag(), step), wanted);
+    }
+  };
+  struct Decoder {
+    float step;
+
+    HWY_INLINE explicit Decoder(Scale scale) : step(scale.step) {}
     HWY_INLINE Floats get(const Stored* from) const {
-      const IntTag di;
-      const Ints code = hn::Sub(load_codes(from), hn::Set(di, kOffset));
-      return value(hn::ConvertTo(FloatTag(), code));
+      return hn::Mul(number(from), hn::Set(FloatTag(), step));
     }
-    HWY_INLINE Floats value(Floats code) const {
-      return hn::Mul(code, hn::Set(FloatTag(), step));
+    HWY_INLINE Floats add(const Stored* from, Floats sum) const {
+      return hn::MulAdd(number(from), hn::Set(FloatTag(), step), sum);
+    }
+    HWY_INLINE float bound() const {
+      return step * (1 << (kBits - 1));
+    }
+    static HWY_INLINE Floats number(const Stored* from) {
+      const IntTag di;
+      Ints code = load_codes(from);
+      if constexpr (kOffset != 0) {
+        code = hn::Sub(code, hn::Set(di, kOffset));
+      }
+      return hn::ConvertTo(FloatTag(), code);
     }
   };
 };
@@ -193,48 +236,59 @@ struct Affine {
       return step >= 0 && std::isfinite(step);
     }
   };
-  struct Coder {
-    float before = 1;
-    float least = 0;
-    float to_code = 0;
+  struct Decoder {
     // A range may be twice the largest float, and code times step then is none:
-    // decoded in units of 1 / after.
-    float step = 0;
-    float base = 0;
-    float after = 1;
+    // decoded in units of `unit`.
+    float step;
+    float base;
+    float unit;
 
-    Coder() = default;
-    HWY_INLINE explicit Coder(Scale scale)
-        : before(prescale(scale.step)),
-          least(scale.least * before),
-          to_code(scale.step > 0 ? 1 / (scale.step * before) : 0) {
-      const float by = std::min(before, 1.0f);
+    HWY_INLINE explicit Decoder(Scale scale) {
+      const float by = std::min(prescale(scale.step), 1.0f);
       step = scale.step * by;
       base = scale.least * by;
-      after = 1 / by;
+      unit = 1 / by;
     }
+    HWY_INLINE Floats get(const Stored* from) const {
+      return value(hn::ConvertTo(FloatTag(), load_codes(from)));
+    }
+    HWY_INLINE Floats add(const Stored* from, Floats sum) const {
+      return hn::Add(sum, get(from));
+    }
+    HWY_INLINE Floats value(Floats code) const {
+      const FloatTag d;
+      const Floats v = hn::MulAdd(code, hn::Set(d, step), hn::Set(d, base));
+      return hn::Mul(v, hn::Set(d, unit));
+    }
+    HWY_INLINE float bound() const {
+      return (step * (kMost + 1) + std::fabs(base)) * unit;
+    }
+  };
+  struct Encoder {
+    ByStep by_step;
+    float least;
+    Decoder decoder;
+
+    HWY_INLINE explicit Encoder(Scale scale)
+        : by_step(scale.step),
+          least(scale.least * by_step.before),
+          decoder(scale) {}
 
     template <bool kStream, bool kStochastic>
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
-      v = hn::Mul(
-          hn::Sub(hn::Mul(v, hn::Set(d, before)), hn::Set(d, least)),
-          hn::Set(d, to_code));
-      v = kStochastic ? round_at_random(v, noise, i, 0, kMost)
-                      : clamp(v, 0, kMost);
+      v = hn::MulSub(v, hn::Set(d, by_step.before), hn::Set(d, least));
+      v = hn::Mul(v, hn::Set(d, by_step.to_code));
+      if constexpr (kStochastic) {
+        v = round_at_random(v, noise, i, 0, kMost);
+      }
       const Rounded whole = to_integer(v);
       store_codes(whole.code, to);
-      return value(whole.value);
+      return decoder.value(whole.value);
     }
-    HWY_INLINE Floats get(const Stored* from) const {
-      return value(hn::ConvertTo(FloatTag(), load_codes(from)));
-    }
-    HWY_INLINE Floats value(Floats code) const {
-      const FloatTag d;
-      const Floats v =
-          hn::Add(hn::Mul(code, hn::Set(d, step)), hn::Set(d, base));
-      return hn::Mul(v, hn::Set(d, after));
+    HWY_INLINE Floats lost(Floats wanted, Floats sent) const {
+      return hn::Sub(wanted, sent);
     }
   };
   struct Measure {
@@ -251,9 +305,10 @@ struct Affine {
       least = hn::Min(least, v);
       most = hn::Max(most, v);
     }
-    HWY_INLINE Scale finish() const {
+    template <class Least>
+    HWY_INLINE Scale finish(const Least&) const {
       const FloatTag d;
-      if (!std::isfinite(magnitudes.most())) {
+      if (magnitudes.most_bits() >= kInfinityBits) {
         return {std::numeric_limits<float>::quiet_NaN(), 0};
       }
       // Adding zero: -0 and 0 are equal, so which one is found is chance.
@@ -263,11 +318,12 @@ struct Affine {
         return {};
       }
       const double range = static_cast<double>(high) - low;
-      const Scale scale{low, reaching_step(range, kMost)};
+      const Scale scale{low, reaching_step(range, double{kMost})};
       // The largest floats must not become infinite.
-      const Floats top = Coder(scale).value(hn::Set(d, kMost));
-      return std::isinf(hn::GetLane(top)) ? Scale{low, next_down(scale.step)}
-                                          : scale;
+      const Floats top = Decoder(scale).value(hn::Set(d, kMost));
+      return std::isinf(hn::GetLane(top))
+                 ? Scale{low, next_smaller_step(scale.step)}
+                 : scale;
     }
   };
 };

@@ -8,10 +8,15 @@
 //   kCodeBits, kScaleBytes of the message; kScaleBytes 0: a cast, no scale
 //   struct Scale           what a block is scaled by, trivially copyable, with
 //                          bool finite() and bool valid()
-//   struct Measure         add(vector) for all of a block, then finish()
-//   struct Coder           made from a Scale:
-//     Vec put<kStream>(Vec, Noise lanes or nothing, Stored*)  value decoded
+//   struct Measure         add(vector) for all of a block, then finish(least);
+//                          least() is its smallest magnitude, dear to ask for
+//   struct Encoder         made from a Scale:
+//     Vec put<kStream, kStochastic>(Vec, NoiseLanes, place, Stored*)
+//     Vec lost(Vec wanted, Vec)  what sending it lost, from what put returned
+//   struct Decoder         made from a Scale:
 //     Vec get(const Stored*)
+//     Vec add(const Stored*, Vec sum)  sum + get(), rounded once as a sum is
+//     float bound()          no value is larger (for casts: is not asked)
 //
 // Blocks are worked on in tiles that stay in the first-level cache, so memory
 // is read once and written once.
@@ -32,8 +37,25 @@ namespace gradwire::codec {
 namespace HWY_NAMESPACE {
 
 template <class Format>
-bool valid_scale(const std::uint8_t* from) {
-  return get_scale<Format>(from).valid();
+std::size_t damaged_scale(
+    std::span<const Segment> segments,
+    std::int64_t block,
+    const std::uint8_t* message) {
+  if constexpr (Format::kScaleBytes == 0) {
+    return 0;
+  }
+  const auto is_damaged = [&](std::size_t at) HWY_ATTR {
+    return !get_scale<Format>(message + at).valid();
+  };
+  std::size_t found = 0;
+  if (has_one_scale<Format>(block)) {
+    found = is_damaged(kHeaderBytes) ? kHeaderBytes : 0;
+  } else {
+    each_block<Format>(segments, block, [&](const Block& one) HWY_ATTR {
+      found = found == 0 && is_damaged(one.scale) ? one.scale : found;
+    });
+  }
+  return found;
 }
 
 template <class Format>
@@ -44,7 +66,7 @@ const Kernels* kernels() {
       &encode<Format>,
       &decode<Format>,
       &reduce<Format>,
-      &valid_scale<Format>};
+      &damaged_scale<Format>};
   return &table;
 }
 

@@ -33,7 +33,7 @@ struct EncodeArgs {
   // As in Feedback.
   const float* residual = nullptr;
   float* next_residual = nullptr;
-  // After the header.
+  // A message; its header is written by others.
   std::uint8_t* out = nullptr;
 };
 
@@ -57,6 +57,7 @@ struct ReduceArgs {
   // Error feedback: gets the loss of this encoding, multiplied by the divisor,
   // added. Null: no feedback.
   float* residual = nullptr;
+  // As in EncodeArgs.
   std::uint8_t* out = nullptr;
 };
 
@@ -67,8 +68,10 @@ struct Kernels {
   // False when something that was decoded is not finite.
   bool (*decode)(const DecodeArgs&);
   void (*reduce)(const ReduceArgs&);
-  // Whether the scale at this address is one that an encoder can have written.
-  bool (*valid_scale)(const std::uint8_t*);
+  // Where in a message, header included, a scale is that no encoder can have
+  // written; 0: nowhere.
+  std::size_t (*damaged_scale)(
+      std::span<const Segment>, std::int64_t block, const std::uint8_t*);
 };
 
 }  // namespace gradwire::codec

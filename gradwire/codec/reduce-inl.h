@@ -8,8 +8,8 @@
 #define GRADWIRE_CODEC_REDUCE_INL_H_
 #endif
 
-#include "gradwire/codec/decode-inl.h"
 #include "gradwire/codec/encode-inl.h"
+#include "gradwire/codec/sum-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradwire::codec {
@@ -18,139 +18,198 @@ namespace HWY_NAMESPACE {
 // A tile of averages.
 struct FromTile {
   const float* values;
+
+  HWY_INLINE void prefetch_next(std::size_t) const {}
   template <bool kWhole>
   HWY_INLINE Floats read(std::size_t i, std::size_t count) const {
     return load<kWhole>(values + i, count);
   }
 };
 
-// Averages a tile into `to`. Returns `range` widened to it.
-template <class Format>
-HWY_INLINE typename Format::Measure average_tile(
+// Averages a tile of a block, from element `at` on, into `to`, and widens the
+// range to it.
+template <class Format, std::size_t kCount>
+void average_tile(
     const ReduceArgs& args,
-    Place place,
-    std::size_t n,
+    const Divisor& by,
+    const Block& block,
+    std::size_t at,
     float* to,
-    typename Format::Measure range) {
-  const Divisor divisor(args.divisor);
-  sum_tile<Format>(
-      args.messages,
-      place,
-      n,
-      [&](Floats sum, std::size_t i, std::size_t count, auto whole) HWY_ATTR {
-        const Floats v = divisor.apply(sum);
+    typename Format::Measure& range) {
+  const Sum<Format, kCount> sum(args.messages, block.scale);
+  // Copies: what is reached through a reference stays in memory.
+  const Divisor divisor = by;
+  typename Format::Measure tile_range = range;
+  sum.tile(
+      block.codes + code_bytes<Format>(at),
+      tile_at(block, at),
+      [&](Floats v, std::size_t i, std::size_t count, auto whole) HWY_ATTR {
+        v = divisor.apply(v);
         store<whole.value, false>(v, to + i, count);
-        measure_vector<Format, whole.value>(range, v, count);
+        measure_vector<Format, whole.value>(tile_range, v, count);
       });
-  return range;
+  range = tile_range;
 }
 
+template <class Format>
+class Averages {
+ public:
+  using Measure = typename Format::Measure;
+  using Scale = typename Format::Scale;
+
+  HWY_INLINE explicit Averages(const ReduceArgs& args)
+      : args_(args),
+        divisor_(args.divisor),
+        average_(kAverage[sum_together(args.messages)]) {}
+
+  HWY_INLINE void tile(
+      const Block& block, std::size_t at, float* to, Measure& range) const {
+    average_(args_, divisor_, block, at, to, range);
+  }
+
+  // The scale of a block that is one tile, which `to` gets.
+  HWY_INLINE Scale short_block(const Block& block, float* to) const {
+    Measure range;
+    tile(block, 0, to, range);
+    return range.finish(
+        [&]() HWY_ATTR { return least_bits(FromTile{to}, block.n); });
+  }
+  // The scale of one that is more.
+  Scale long_block(const Block& block) const {
+    return measure([&](const auto& body) HWY_ATTR { body(block); });
+  }
+  // One scale for all blocks.
+  Scale message() const {
+    return measure([&](const auto& body) HWY_ATTR {
+      each_block<Format>(args_.segments, 0, body);
+    });
+  }
+
+ private:
+  static constexpr std::array kAverage{
+      &average_tile<Format, 0>,
+      &average_tile<Format, 1>,
+      &average_tile<Format, 2>,
+      &average_tile<Format, 3>,
+      &average_tile<Format, 4>};
+
+  // Of the blocks that each_one(body) calls body(block) for.
+  template <class EachOne>
+  HWY_INLINE Scale measure(const EachOne& each_one) const {
+    HWY_ALIGN std::array<float, kTile> average;
+    Measure range;
+    each_one([&](const Block& block) HWY_ATTR {
+      for (std::size_t at = 0; at < block.n; at += kTile) {
+        tile(block, at, average.data(), range);
+      }
+    });
+    return range.finish([&]() HWY_ATTR {
+      std::int32_t least = kAbsMask;
+      Measure again;
+      each_one([&](const Block& block) HWY_ATTR {
+        for (std::size_t at = 0; at < block.n; at += kTile) {
+          tile(block, at, average.data(), again);
+          const FromTile source{average.data()};
+          least = std::min(least, least_bits(source, tile_at(block, at)));
+        }
+      });
+      return least;
+    });
+  }
+
+  const ReduceArgs& args_;
+  Divisor divisor_;
+  decltype(&average_tile<Format, 0>) average_;
+};
+
+// Encodes a tile of averages, which begins with element `at` of a block.
 template <class Format, bool kStochastic>
 HWY_INLINE void encode_average(
     const ReduceArgs& args,
-    const typename Format::Coder& coder,
-    const float* average,
-    const NoiseLanes& noise,
-    std::int64_t offset,
-    std::size_t n,
-    std::uint8_t* out) {
+    const typename Format::Encoder& encoder,
+    const Block& block,
+    std::size_t at,
+    const float* average) {
+  const auto moved = static_cast<std::int64_t>(at);
+  const auto noise =
+      kStochastic
+          ? NoiseLanes::make(args.noise, block.stream, block.place + moved)
+          : NoiseLanes();
   const FromTile source{average};
+  const std::size_t n = tile_at(block, at);
+  std::uint8_t* out = args.out + block.codes + code_bytes<Format>(at);
   if (args.residual == nullptr) {
     encode_tile<Format, false, kStochastic>(
-        coder, source, DropLoss(), noise, n, out);
+        encoder, source, DropLoss(), noise, n, out);
   } else {
+    const AddLoss<Format::kScaleBytes == 0> loss{
+        args.residual + block.offset + moved, args.divisor};
     encode_tile<Format, false, kStochastic>(
-        coder,
-        source,
-        AddLoss<Format::kScaleBytes == 0>{args.residual + offset, args.divisor},
-        noise,
-        n,
-        out);
+        encoder, source, loss, noise, n, out);
   }
 }
 
-// The scale of what blocks from `place` on average to, without keeping it.
-template <class Format>
-void measure_average(
+// Of a long block, whose averages were not kept.
+template <class Format, bool kStochastic>
+void encode_long_block(
     const ReduceArgs& args,
-    typename Format::Measure& range,
-    Place place,
-    std::size_t n) {
+    const Averages<Format>& averages,
+    const Block& block,
+    const typename Format::Encoder& encoder) {
   HWY_ALIGN std::array<float, kTile> average;
-  for (std::size_t at = 0; at < n; at += kTile) {
-    const std::size_t tile = std::min(kTile, n - at);
-    range = average_tile<Format>(args, place, tile, average.data(), range);
-    place.codes += code_bytes<Format>(tile);
+  typename Format::Measure range;
+  for (std::size_t at = 0; at < block.n; at += kTile) {
+    averages.tile(block, at, average.data(), range);
+    encode_average<Format, kStochastic>(
+        args, encoder, block, at, average.data());
   }
 }
 
 template <class Format, bool kStochastic>
 void reduce_as(const ReduceArgs& args) {
-  const bool one_scale = Format::kScaleBytes > 0 && args.block == 0;
-  Place place{kHeaderBytes, kHeaderBytes};
-  place.codes += one_scale ? Format::kScaleBytes : 0;
-  typename Format::Scale scale{};
+  using Scale = typename Format::Scale;
+  const Averages<Format> averages(args);
+  const bool one_scale = has_one_scale<Format>(args.block);
+  Scale common{};
   if (one_scale) {
-    typename Format::Measure range;
-    Place at = place;
-    each_block(args.segments, 0, [&](auto, auto, auto, auto n) HWY_ATTR {
-      measure_average<Format>(args, range, at, n);
-      at.codes += code_bytes<Format>(n);
-    });
-    scale = range.finish();
-    put_scale<Format>(scale, args.out);
+    common = averages.message();
+    put_scale<Format>(common, args.out + kHeaderBytes);
   }
-  each_block(
-      args.segments,
-      args.block,
-      [&](std::uint64_t stream,
-          std::int64_t first,
-          std::int64_t offset,
-          std::size_t n) HWY_ATTR {
+  each_group<Format>(
+      args.segments, args.block, [&](std::span<const Block> blocks) HWY_ATTR {
         HWY_ALIGN std::array<float, kTile> average;
-        // A block of one tile is averaged once, a longer one twice.
-        const bool short_block = n <= kTile;
-        const bool own_scale = Format::kScaleBytes > 0 && !one_scale;
-        std::uint8_t* scale_out = args.out + (place.codes - kHeaderBytes);
-        if (own_scale) {
-          place.scale = place.codes;
-          place.codes += Format::kScaleBytes;
-        }
-        typename Format::Measure range;
-        if (short_block) {
-          range = average_tile<Format>(args, place, n, average.data(), range);
-        } else if (own_scale) {
-          measure_average<Format>(args, range, place, n);
-        }
-        if (own_scale) {
-          scale = range.finish();
-          put_scale<Format>(scale, scale_out);
-        }
-        if (!scale.finite()) {
-          std::memset(
-              args.out + (place.codes - kHeaderBytes),
-              0,
-              code_bytes<Format>(n));
-          place.codes += code_bytes<Format>(n);
-          return;
-        }
-        const typename Format::Coder coder(scale);
-        for (std::size_t at = 0; at < n; at += kTile) {
-          const std::size_t tile = std::min(kTile, n - at);
-          const auto moved = static_cast<std::int64_t>(at);
-          if (!short_block) {
-            range =
-                average_tile<Format>(args, place, tile, average.data(), range);
+        std::array<Scale, Blocks::kMost> scales;
+        const auto is_long = [](const Block& block) { return block.n > kTile; };
+        std::size_t at = 0;
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+          const Block& block = blocks[i];
+          scales[i] = common;
+          const bool own_scale = Format::kScaleBytes > 0 && !one_scale;
+          if (!is_long(block)) {
+            const Scale scale = averages.short_block(block, &average[at]);
+            scales[i] = own_scale ? scale : common;
+            at += block.n;
+          } else if (own_scale) {
+            scales[i] = averages.long_block(block);
           }
-          encode_average<Format, kStochastic>(
-              args,
-              coder,
-              average.data(),
-              NoiseLanes::make(args.noise, stream, first + moved),
-              offset + moved,
-              tile,
-              args.out + (place.codes - kHeaderBytes));
-          place.codes += code_bytes<Format>(tile);
+          if (own_scale) {
+            put_scale<Format>(scales[i], args.out + block.scale);
+          }
+        }
+        at = 0;
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+          const Block& block = blocks[i];
+          const typename Format::Encoder encoder(scales[i]);
+          if (!scales[i].finite()) {
+            std::memset(args.out + block.codes, 0, code_bytes<Format>(block.n));
+          } else if (is_long(block)) {
+            encode_long_block<Format, kStochastic>(
+                args, averages, block, encoder);
+          } else {
+            encode_average<Format, kStochastic>(
+                args, encoder, block, 0, &average[at]);
+          }
+          at += block.n;
         }
       });
 }

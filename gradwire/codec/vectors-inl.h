@@ -31,7 +31,7 @@ using Words = hn::Vec<WordTag>;
 
 inline constexpr std::size_t kTile = 1024;
 // From here on outputs do not fit into any cache: they are written past it.
-inline constexpr std::int64_t kStreamElems = std::int64_t{16} << 20;
+inline constexpr std::int64_t kStreamElems = std::int64_t{4} << 20;
 
 inline constexpr std::int32_t kAbsMask = 0x7fffffff;
 inline constexpr std::int32_t kInfinityBits = 0x7f800000;
@@ -46,6 +46,9 @@ HWY_INLINE std::int32_t largest(Ints v) {
   return hn::GetLane(hn::MaxOfLanes(di, v));
 }
 
+// What is added to a float to round it, see to_integer().
+inline constexpr float kToInteger = 0x1.8p23f;
+
 // Integers as floats and as bits.
 struct Rounded {
   Floats value;
@@ -59,7 +62,7 @@ struct Rounded {
 HWY_INLINE Rounded to_integer(Floats v) {
   const FloatTag d;
   const IntTag di;
-  const Floats shift = hn::Set(d, 0x1.8p23f);
+  const Floats shift = hn::Set(d, kToInteger);
   const Floats shifted = hn::Add(v, shift);
   return {
       hn::Sub(shifted, shift),

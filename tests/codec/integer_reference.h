@@ -49,7 +49,7 @@ class IntegerReference : public Reference {
     high += 0.0f;
     float step = reaching_step(static_cast<double>(high) - low, most_);
     while (std::isinf(affine_value(most_, low, step))) {
-      step = std::nextafter(step, 0.0f);
+      step = next_step(step, 0.0f);
     }
     return {low, step};
   }

@@ -3,16 +3,31 @@
 // How the codecs with scales choose them.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <span>
 
 namespace gradwire::codec::test {
 
-// The smallest float of which `codes` reach the range.
+// The lowest 8 bits of a step are zero, except for the smallest of floats.
+inline bool can_be_step(float v) {
+  return std::bit_cast<std::uint32_t>(v) % 256 == 0 || v < 0x1p-133f;
+}
+
+// The neighbour of a step, on the side of `to`.
+inline float next_step(float step, float to) {
+  do {
+    step = std::nextafter(step, to);
+  } while (!can_be_step(step));
+  return step;
+}
+
+// The smallest step of which `codes` reach the range.
 inline float reaching_step(double range, double codes) {
   float step = static_cast<float>(range / codes);
-  while (step * codes < range) {
+  while (step * codes < range || !can_be_step(step)) {
     step = std::nextafter(step, std::numeric_limits<float>::infinity());
   }
   return step;
@@ -36,7 +51,7 @@ inline float symmetric_step(std::span<const float> block, float codes) {
   }
   float step = reaching_step(most, codes);
   while (std::isinf(step * codes)) {
-    step = std::nextafter(step, 0.0f);
+    step = next_step(step, 0.0f);
   }
   return step;
 }
