@@ -50,6 +50,7 @@ int bench(
       check_peer(options.peer, options.model);
     }
     if (std::ranges::any_of(links, &Link::shaped)) {
+      check_congestion(options.congestion);
       auto again = command;
       again.push_back(kInNamespace);
       reexecute_in_namespace(again);

@@ -12,6 +12,9 @@ struct BenchOptions {
   std::string hooks = "none,allreduce,noop";
   // Rates as tc writes them, or "loopback"; none given: loopback.
   std::vector<std::string> links;
+  // What TCP does about congestion on shaped links, whatever the machine's
+  // default is.
+  std::string congestion = "cubic";
   std::string model = "mlp:2048";
   // Samples a rank and step.
   std::int64_t batch = 8;

@@ -130,7 +130,8 @@ void Measurement::connect(const Link& link) {
     if (network_) {
       network_->shape(link);
     } else {
-      network_ = std::make_unique<ShapedNetwork>(options_.nproc, link);
+      network_ = std::make_unique<ShapedNetwork>(
+          options_.nproc, link, options_.congestion);
     }
   }
   if (own_ranks_ && on_shaped_link_ == link.shaped()) {

@@ -4,9 +4,12 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "gradwire/base/env.h"
 #include "gradwire/base/error.h"
@@ -137,17 +140,34 @@ void reexecute_in_namespace(std::vector<std::string> command) {
   fail("app", "cannot run '", words[0], "': ", std::strerror(errno));
 }
 
+void check_congestion(const std::string& congestion) {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_available_congestion_control");
+  const std::vector<std::string> known(
+      std::istream_iterator<std::string>(file), {});
+  if (std::ranges::count(known, congestion) == 0) {
+    fail(
+        "app",
+        "--congestion got '",
+        congestion,
+        "', this kernel has ",
+        join(known, ", "),
+        " (modprobe tcp_bbr and the like add others)");
+  }
+}
+
 void bring_up_loopback() {
   configure({ip_tool(), "link", "set", "lo", "up"}, "a namespace of our own");
 }
 
-ShapedNetwork::ShapedNetwork(int hosts, const Link& link) {
+ShapedNetwork::ShapedNetwork(
+    int hosts, const Link& link, const std::string& congestion) {
   const std::string ip = ip_tool();
   constexpr auto kBridge = "a kernel with bridges (modprobe bridge)";
   configure({ip, "link", "add", "gwbr", "type", "bridge"}, kBridge);
   configure({ip, "link", "set", "gwbr", "up"}, kBridge);
   for (int host = 0; host < hosts; ++host) {
     add_host(host);
+    set_congestion(host, congestion);
   }
   shape(link);
 }
@@ -181,6 +201,20 @@ void ShapedNetwork::add_host(int host) {
   configure_there({"addr", "add", address(host) + "/24", "dev", kInterface});
   configure_there({"link", "set", kInterface, "up"});
   configure_there({"link", "set", "lo", "up"});
+}
+
+void ShapedNetwork::set_congestion(int host, const std::string& congestion) {
+  auto words = enter(host);
+  words.insert(
+      words.end(),
+      {"sh",
+       "-c",
+       "echo \"$0\" >/proc/sys/net/ipv4/tcp_congestion_control",
+       congestion});
+  configure(
+      words,
+      "root, or a --congestion that net.ipv4.tcp_allowed_congestion_control "
+      "lists");
 }
 
 void ShapedNetwork::shape(const Link& link) {

@@ -23,16 +23,20 @@ ToolResult run_tool(const std::vector<std::string>& command);
 // process. Throws Error that says what is missing and what to do about it.
 [[noreturn]] void reexecute_in_namespace(std::vector<std::string> command);
 
+// Throws Error when the kernel has no such way to deal with congestion.
+void check_congestion(const std::string& congestion);
+
 // Sets up the loopback interface of a namespace that is new.
 void bring_up_loopback();
 
 // One host per rank inside of this process's network namespace: a namespace
-// with an interface e0 on a common bridge, what leaves it shaped by tbf.
+// with an interface e0 on a common bridge, what leaves it shaped by tbf, and
+// one of TCP's ways to deal with congestion for all connections.
 // Nameless: the hosts exist while this object or a process in them does.
 // Throws Error that says which command failed and what it needs.
 class ShapedNetwork {
  public:
-  ShapedNetwork(int hosts, const Link& link);
+  ShapedNetwork(int hosts, const Link& link, const std::string& congestion);
 
   // From now on everything leaves at this link's rate.
   void shape(const Link& link);
@@ -44,6 +48,7 @@ class ShapedNetwork {
 
  private:
   void add_host(int host);
+  void set_congestion(int host, const std::string& congestion);
 
   std::vector<Fd> namespaces_;
 };

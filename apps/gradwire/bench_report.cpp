@@ -139,6 +139,8 @@ json to_json(const BenchReport& report) {
         {{"link", result.link.name},
          {"bits_per_second",
           result.link.shaped() ? json(result.link.bits_per_second) : json()},
+         {"congestion",
+          result.link.shaped() ? json(options.congestion) : json()},
          {"compute_ms", median(all_steps(*noop))},
          {"first_gradient_ms", median(noop->first_bucket_ms)}});
     for (const auto& series : result.series) {

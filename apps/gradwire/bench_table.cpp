@@ -117,9 +117,12 @@ std::string to_table(const BenchReport& report) {
        << " rounds of " << report.options.steps << " steps after "
        << report.options.warmup << " to warm up\n";
   for (const auto& link : data.at("links")) {
-    text << "\n"
-         << link.at("link").get<std::string>() << ": compute "
-         << fixed(link.at("compute_ms"), 1) << " ms, first gradient after "
+    text << "\n" << link.at("link").get<std::string>();
+    if (!link.at("congestion").is_null()) {
+      text << ", " << link.at("congestion").get<std::string>();
+    }
+    text << ": compute " << fixed(link.at("compute_ms"), 1)
+         << " ms, first gradient after "
          << fixed(link.at("first_gradient_ms"), 1) << " ms\n";
     std::vector<Cells> rows{header(with_peer)};
     for (const auto& row : data.at("rows")) {

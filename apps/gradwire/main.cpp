@@ -73,6 +73,10 @@ void add_bench(CLI::App& app, BenchOptions& options) {
           "--link", options.links, "rates such as 1gbit,100mbit, or loopback")
       ->take_all()
       ->allow_extra_args(false);
+  bench
+      ->add_option(
+          "--congestion", options.congestion, "of TCP on links with a rate")
+      ->capture_default_str();
   bench->add_option("--model", options.model, "see `gradwire train`")
       ->capture_default_str();
   bench->add_option("--batch", options.batch, "samples a step and rank")

@@ -148,7 +148,7 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
   const auto before = command("ip netns list; ip link show").output;
   const json report = bench(
       "--nproc 2 --model mlp:256 --rounds 2 --steps 3 --link 200mbit,1gbit "
-      "--hooks none");
+      "--hooks none --congestion reno");
   EXPECT_EQ(command("ip netns list; ip link show").output, before);
   ASSERT_EQ(report.at("rows").size(), 2);
   EXPECT_EQ(report.at("rows").at(0).at("link"), "200mbit");
@@ -163,7 +163,25 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
     EXPECT_GE(row.at("step_ms").at("p10"), least);
     EXPECT_GE(row.at("limit_ms"), least);
     EXPECT_EQ(row.at("identical"), true);
+    EXPECT_EQ(report.at("links").at(i).at("congestion"), "reno");
   }
+}
+
+TEST(Bench, CongestionControlIsTheOneAskedFor) {
+  // What a rank's own namespace says while the rank runs.
+  const auto result = command(concat(
+      "timeout 60 ",
+      kBench,
+      "--nproc 2 --link 1gbit --model mlp:81 --rounds 9999 --congestion reno "
+      ">/dev/null 2>&1 & bench=$!; sleep 4; echo kernel says $(nsenter -n -t "
+      "$(pgrep -f '[b]ench-rank --model mlp:81 ' | tail -1) "
+      "cat /proc/sys/net/ipv4/tcp_congestion_control); kill $bench; wait"));
+  EXPECT_THAT(result.output, HasSubstr("kernel says reno"));
+  const auto unknown = command(kBench + "--link 1gbit --congestion none-such");
+  EXPECT_EQ(unknown.code, 2) << unknown.output;
+  EXPECT_THAT(
+      unknown.output,
+      HasSubstr("--congestion got 'none-such', this kernel has"));
 }
 
 TEST(Bench, PyTorchIsMeasuredBeside) {

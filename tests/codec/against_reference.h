@@ -140,4 +140,14 @@ inline void check_against(const std::string& spec, const Reference& reference) {
   });
 }
 
+// make(block) is the reference for blocks of that many elements.
+template <class Make>
+void check_all_blocks(
+    const std::string& codec, const std::string& options, const Make& make) {
+  for (const std::int64_t block : {32, 33, 512, 2048, 0}) {
+    const std::string name = block > 0 ? std::to_string(block) : "tensor";
+    check_against(codec + ":block=" + name + "," + options, make(block));
+  }
+}
+
 }  // namespace gradwire::codec::test

@@ -1,36 +1,25 @@
-#include "tests/codec/against_reference.h"
-#include "tests/codec/integer_reference.h"
+#include "tests/codec/integer_cases.h"
 
 namespace gradwire::codec::test {
 namespace {
 
-void check_all_blocks(const std::string& options, IntegerOptions expected) {
-  expected.bits = 8;
-  for (const std::int64_t block : {32, 33, 512, 2048, 0}) {
-    expected.block = block;
-    const std::string name = block > 0 ? std::to_string(block) : "tensor";
-    check_against(
-        "int8:block=" + name + "," + options, IntegerReference(expected));
-  }
-}
-
 TEST(Int8, SymmetricEqualsReference) {
-  check_all_blocks("scheme=symmetric", {});
+  check_integers("scheme=symmetric", {.bits = 8});
 }
 
 TEST(Int8, AffineEqualsReference) {
-  check_all_blocks("scheme=affine", {.affine = true});
+  check_integers("scheme=affine", {.bits = 8, .affine = true});
 }
 
 TEST(Int8, SymmetricStochasticEqualsReference) {
-  check_all_blocks(
-      "scheme=symmetric,rounding=stochastic", {.stochastic = true});
+  check_integers(
+      "scheme=symmetric,rounding=stochastic", {.bits = 8, .stochastic = true});
 }
 
 TEST(Int8, AffineStochasticEqualsReference) {
-  check_all_blocks(
+  check_integers(
       "scheme=affine,rounding=stochastic",
-      {.affine = true, .stochastic = true});
+      {.bits = 8, .affine = true, .stochastic = true});
 }
 
 TEST(Int8, KnownBytes) {
@@ -42,22 +31,7 @@ TEST(Int8, KnownBytes) {
 }
 
 TEST(Int8, HalfAStepAtMost) {
-  for (const char* scheme : {"symmetric", "affine"}) {
-    const Codec codec = make_codec(std::string("int8:scheme=") + scheme);
-    const Floats values = make_values(Kind::kNormal, 512, 5);
-    const auto [low, high] = std::ranges::minmax(values);
-    const float most = std::max(-low, high);
-    const float step = scheme[0] == 's' ? most / 127 : (high - low) / 255;
-    const Segments segments = make_segments({512});
-    const Floats decoded =
-        decode(codec, segments, encode(codec, segments, values));
-    float worst = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      worst = std::max(worst, std::fabs(values[i] - decoded[i]));
-    }
-    EXPECT_LE(worst, step / 2 * 1.0001f) << scheme;
-    EXPECT_GT(worst, step / 2 * 0.9f) << scheme;
-  }
+  check_half_a_step_at_most(8);
 }
 
 }  // namespace
