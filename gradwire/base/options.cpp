@@ -164,4 +164,8 @@ const std::string& Options::word(const std::string& name) const {
   return get<std::string>(name);
 }
 
+bool Options::is_fallback(const Option& option) const {
+  return values_.at(option.name) == option.fallback;
+}
+
 }  // namespace gradwire

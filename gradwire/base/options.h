@@ -46,6 +46,9 @@ class Options {
   bool flag(const std::string& name) const;
   const std::string& word(const std::string& name) const;
 
+  // Whether the option has the value that it has when nobody gives it.
+  bool is_fallback(const Option& option) const;
+
  private:
   template <class T>
   const T& get(const std::string& name) const;

@@ -4,6 +4,7 @@
 #include <torch/serialize/archive.h>
 
 #include <filesystem>
+#include <random>
 #include <sstream>
 
 #include "gradwire/base/error.h"
@@ -19,6 +20,8 @@ constexpr std::int64_t kVersion = 1;
 
 // One rank's file.
 struct StateFile {
+  // Drawn anew for every save, the same in the files of all ranks.
+  std::int64_t save = 0;
   std::string hook;
   std::int64_t world = 0;
   std::int64_t rank = 0;
@@ -54,6 +57,7 @@ std::map<std::string, std::int64_t> to_map(const c10::IValue& dict) {
 std::string to_bytes(const StateFile& file) {
   torch::serialize::OutputArchive archive;
   archive.write("version", c10::IValue(kVersion));
+  archive.write("save", c10::IValue(file.save));
   archive.write("hook", c10::IValue(file.hook));
   archive.write("world", c10::IValue(file.world));
   archive.write("rank", c10::IValue(file.rank));
@@ -75,6 +79,7 @@ StateFile parse(const fs::path& path) {
   torch::serialize::InputArchive archive;
   StateFile file;
   c10::IValue version;
+  c10::IValue save;
   c10::IValue hook;
   c10::IValue world;
   c10::IValue rank;
@@ -89,6 +94,7 @@ StateFile parse(const fs::path& path) {
         path,
         concat("is of version ", version.toInt(), ", expected ", kVersion));
   }
+  archive.read("save", save);
   archive.read("hook", hook);
   archive.read("world", world);
   archive.read("rank", rank);
@@ -96,6 +102,7 @@ StateFile parse(const fs::path& path) {
   archive.read("layout", layout);
   archive.read("numbers", numbers);
   archive.read("residuals", residuals);
+  file.save = save.toInt();
   file.hook = hook.toStringRef();
   file.world = world.toInt();
   file.rank = rank.toInt();
@@ -162,7 +169,7 @@ StateFile read_checked(std::int64_t rank, const HookStatePlace& place) {
 
 void check_same_save(
     const fs::path& path, const StateFile& file, const StateFile& first) {
-  if (file.world != first.world || file.state.numbers != first.state.numbers) {
+  if (file.save != first.save) {
     reject(
         path,
         "was not saved together with that of rank 0: saving was broken off");
@@ -206,19 +213,31 @@ SavedHook read_share(
   return share;
 }
 
+// One that no other save has. Collective.
+std::int64_t draw_save(const Group& group) {
+  std::random_device random;
+  const auto number = static_cast<std::int64_t>(
+      (std::uint64_t{random()} << 32) | std::uint64_t{random()});
+  const at::Tensor shared = at::full({1}, number, at::kLong);
+  group.broadcast(shared).wait();
+  return shared.item<std::int64_t>();
+}
+
 }  // namespace
 
 void save_hook_state(
     const Group& group,
     const HookStatePlace& place,
     const std::function<SavedHook()>& take) {
+  const std::int64_t save = draw_save(group);
   agree_checked(group, "save_hook_state", [&] {
     SavedHook saved = take();
     check_writable_folder(place.folder);
     write_atomically(
         file_of(place.folder, group.rank()),
         to_bytes(
-            {place.hook,
+            {save,
+             place.hook,
              group.size(),
              group.rank(),
              {place.parameters.begin(), place.parameters.end()},

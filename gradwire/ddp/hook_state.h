@@ -36,7 +36,7 @@ struct HookStatePlace {
 // Writes what `take` returns into this rank's file in the folder, which is made
 // if need be. Collective: when a rank cannot, every rank throws Error. A crash
 // or an error leaves every file whole, old or new, and load_hook_state refuses
-// files of different steps.
+// files of different saves.
 void save_hook_state(
     const Group& group,
     const HookStatePlace& place,
@@ -46,7 +46,7 @@ void save_hook_state(
 // so the folder must be one that they share. `check` may throw first. In a
 // world of another size residuals are dealt out so that their sum over ranks is
 // what it was. Collective: throws Error on every rank, naming file and reason,
-// when a file is missing, damaged, of another version, hook, model or step, or
+// when a file is missing, damaged, of another version, hook, model or save, or
 // of another world where options.strict.
 SavedHook load_hook_state(
     const Group& group,

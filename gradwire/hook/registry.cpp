@@ -107,11 +107,20 @@ std::unique_ptr<Hook> make(const Spec& spec, const Group& group) {
   return info.make(std::move(context));
 }
 
-void check_all(const Spec& spec) {
-  check(spec, find(spec.name));
-  if (spec.inner) {
-    check_all(*spec.inner);
+// Checks all of a spec, and leaves out options that change nothing.
+Spec canonical(const Spec& spec) {
+  const HookInfo info = find(spec.name);
+  const Options options = check(spec, info);
+  Spec result = spec;
+  for (const Option& option : info.options) {
+    if (options.is_fallback(option)) {
+      result.options.erase(option.name);
+    }
   }
+  if (spec.inner) {
+    result.inner = std::make_shared<const Spec>(canonical(*spec.inner));
+  }
+  return result;
 }
 
 }  // namespace
@@ -144,10 +153,8 @@ std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group) {
 
 std::string check_hook_spec(const std::string& text) {
   const Spec spec = parse_spec(text);
-  if (to_string(spec) != "none") {
-    check_all(spec);
-  }
-  return to_string(spec);
+  const std::string written = to_string(spec);
+  return written == "none" ? written : to_string(canonical(spec));
 }
 
 }  // namespace gradwire

@@ -72,6 +72,12 @@ TEST(Registry, BadSpecsAreExplained) {
 TEST(Registry, CanonicalSpec) {
   EXPECT_EQ(check_hook_spec(" none "), "none");
   EXPECT_EQ(check_hook_spec(" allreduce "), "allreduce");
+  // However a hook is asked for, it is one hook.
+  EXPECT_EQ(check_hook_spec("int8:block=512,ef=on"), "int8");
+  EXPECT_EQ(
+      check_hook_spec("int8:ef=on,block=tensor,min_elems=5"),
+      "int8:block=tensor,min_elems=5");
+  EXPECT_EQ(check_hook_spec("fp16(int8:rounding=nearest)"), "fp16(int8)");
 }
 
 TEST(Registry, UserHooksComposeWithBuiltInOnes) {
