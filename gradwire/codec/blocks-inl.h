@@ -33,6 +33,11 @@ constexpr bool has_one_scale(std::int64_t block) {
   return Format::kScaleBytes > 0 && block == 0;
 }
 
+template <class Format>
+constexpr bool has_own_scales(std::int64_t block) {
+  return Format::kScaleBytes > 0 && block > 0;
+}
+
 // Calls body(block) for every block, in order. A block size of 0: segments are
 // not cut.
 template <class Format, class Body>

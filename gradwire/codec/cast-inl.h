@@ -53,7 +53,8 @@ struct Cast {
     put(Floats v, const NoiseLanes&, std::size_t, Stored* to) const {
       const HalfTag dh;
       const Halves half = Half::narrow(v);
-      if constexpr (kStream) {
+      // Shorter vectors cannot be streamed: Highway would store 16 bytes.
+      if constexpr (kStream && hn::MaxLanes(dh) * sizeof(Stored) >= 16) {
         hn::Stream(half, dh, to);
       } else {
         hn::StoreU(half, dh, to);

@@ -118,6 +118,18 @@ void Codec::check(std::span<const Segment> segments, ConstBytes message) const {
   }
 }
 
+void Codec::check_sum(
+    std::span<const Segment> segments,
+    std::span<const ConstBytes> messages,
+    float divisor) const {
+  if (!(divisor >= 1)) {
+    fail("codec", "got ", divisor, " to divide by, expected 1 or more");
+  }
+  for (const ConstBytes& message : messages) {
+    check(segments, message);
+  }
+}
+
 void Codec::encode(
     std::span<const Segment> segments,
     const float* values,
@@ -141,9 +153,7 @@ bool Codec::decode(
     std::span<const ConstBytes> messages,
     float* out,
     float divisor) const {
-  for (const ConstBytes& message : messages) {
-    check(segments, message);
-  }
+  check_sum(segments, messages, divisor);
   return traits_.kernels->decode(
       {.segments = segments,
        .block = traits_.block,
@@ -159,9 +169,7 @@ void Codec::reduce(
     Bytes out,
     float* residual,
     Noise noise) const {
-  for (const ConstBytes& message : messages) {
-    check(segments, message);
-  }
+  check_sum(segments, messages, divisor);
   begin_message(segments, out);
   traits_.kernels->reduce(
       {.segments = segments,

@@ -77,9 +77,9 @@ class Codec {
       Feedback feedback = {},
       Noise noise = {}) const;
 
-  // out = (sum over the messages in order) / divisor. Throws Error for a
-  // message that is too short, too long or damaged, and then has written
-  // nothing. False when a result is not finite.
+  // out = (sum over the messages in order) / divisor, which is 1 or more.
+  // Throws Error for a message that is too short, too long or damaged, and then
+  // has written nothing. False when a result is not finite.
   bool decode(
       std::span<const Segment> segments,
       std::span<const ConstBytes> messages,
@@ -101,6 +101,10 @@ class Codec {
       std::span<const Segment> segments) const;
   void begin_message(std::span<const Segment> segments, Bytes out) const;
   void check(std::span<const Segment> segments, ConstBytes message) const;
+  void check_sum(
+      std::span<const Segment> segments,
+      std::span<const ConstBytes> messages,
+      float divisor) const;
 
   Traits traits_;
 };

@@ -73,7 +73,7 @@ bool decode_as(const DecodeArgs& args) {
       &decode_block<Format, kStream, 2>,
       &decode_block<Format, kStream, 3>,
       &decode_block<Format, kStream, 4>};
-  const auto decode = kDecode[sum_together(args.messages)];
+  const auto decode = kDecode[sum_kind(args.messages)];
   const Divisor divisor(args.divisor);
   bool finite = true;
   each_block<Format>(args.segments, args.block, [&](const Block& block) {

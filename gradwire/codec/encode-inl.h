@@ -232,9 +232,9 @@ typename Format::Scale measure_message(const EncodeArgs& args) {
 template <class Format, bool kFeedback, bool kStochastic, bool kStream>
 void encode_as(const EncodeArgs& args) {
   using Scale = typename Format::Scale;
-  const bool one_scale = has_one_scale<Format>(args.block);
+  const bool own_scales = has_own_scales<Format>(args.block);
   Scale common{};
-  if (one_scale) {
+  if (has_one_scale<Format>(args.block)) {
     common = measure_message<Format, kFeedback>(args);
     put_scale<Format>(common, args.out + kHeaderBytes);
   }
@@ -243,7 +243,7 @@ void encode_as(const EncodeArgs& args) {
         std::array<Scale, Blocks::kMost> scales;
         for (std::size_t i = 0; i < blocks.size(); ++i) {
           scales[i] = common;
-          if (Format::kScaleBytes > 0 && !one_scale) {
+          if (own_scales) {
             scales[i] = measure_block<Format, kFeedback>(args, blocks[i]);
             put_scale<Format>(scales[i], args.out + blocks[i].scale);
           }

@@ -91,7 +91,9 @@ struct Magnitudes {
 };
 
 // Steps have 16 significant bits at most: with a code of 8 bits the product is
-// exact, and as part of a sum it may be fused or not.
+// exact, and as part of a sum it may be fused or not. (The step of a block of
+// one magnitude may have more: its codes are 1 and -1. Codes and steps that no
+// encoder wrote give other bits on other processors, and no harm.)
 HWY_INLINE std::int32_t step_spacing(std::int32_t bits) {
   return bits < 1 << 16 ? 1 : 1 << 8;
 }
@@ -278,6 +280,7 @@ struct Affine {
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
+      // A product with a power of two: exact, or so small that the code is 0.
       v = hn::MulSub(v, hn::Set(d, by_step.before), hn::Set(d, least));
       v = hn::Mul(v, hn::Set(d, by_step.to_code));
       if constexpr (kStochastic) {

@@ -6,6 +6,7 @@
 //
 //   using Stored           type of a code in memory (of a half byte: uint8_t)
 //   kCodeBits, kScaleBytes of the message; kScaleBytes 0: a cast, no scale
+//   kCanRound              whether it can round at random
 //   struct Scale           what a block is scaled by, trivially copyable, with
 //                          bool finite() and bool valid()
 //   struct Measure         add(vector) for all of a block, then finish(least);

@@ -60,7 +60,7 @@ class Averages {
   HWY_INLINE explicit Averages(const ReduceArgs& args)
       : args_(args),
         divisor_(args.divisor),
-        average_(kAverage[sum_together(args.messages)]) {}
+        average_(kAverage[sum_kind(args.messages)]) {}
 
   HWY_INLINE void tile(
       const Block& block, std::size_t at, float* to, Measure& range) const {
@@ -68,18 +68,18 @@ class Averages {
   }
 
   // The scale of a block that is one tile, which `to` gets.
-  HWY_INLINE Scale short_block(const Block& block, float* to) const {
+  HWY_INLINE Scale scale_of_tile(const Block& block, float* to) const {
     Measure range;
     tile(block, 0, to, range);
     return range.finish(
         [&]() HWY_ATTR { return least_bits(FromTile{to}, block.n); });
   }
   // The scale of one that is more.
-  Scale long_block(const Block& block) const {
+  Scale scale_of(const Block& block) const {
     return measure([&](const auto& body) HWY_ATTR { body(block); });
   }
   // One scale for all blocks.
-  Scale message() const {
+  Scale scale_of_message() const {
     return measure([&](const auto& body) HWY_ATTR {
       each_block<Format>(args_.segments, 0, body);
     });
@@ -169,10 +169,10 @@ template <class Format, bool kStochastic>
 void reduce_as(const ReduceArgs& args) {
   using Scale = typename Format::Scale;
   const Averages<Format> averages(args);
-  const bool one_scale = has_one_scale<Format>(args.block);
+  const bool own_scales = has_own_scales<Format>(args.block);
   Scale common{};
-  if (one_scale) {
-    common = averages.message();
+  if (has_one_scale<Format>(args.block)) {
+    common = averages.scale_of_message();
     put_scale<Format>(common, args.out + kHeaderBytes);
   }
   each_group<Format>(
@@ -184,17 +184,16 @@ void reduce_as(const ReduceArgs& args) {
         for (std::size_t i = 0; i < blocks.size(); ++i) {
           const Block& block = blocks[i];
           scales[i] = common;
-          const bool own_scale = Format::kScaleBytes > 0 && !one_scale;
-          if (!is_long(block)) {
-            const Scale scale = averages.short_block(block, &average[at]);
-            scales[i] = own_scale ? scale : common;
-            at += block.n;
-          } else if (own_scale) {
-            scales[i] = averages.long_block(block);
-          }
-          if (own_scale) {
+          if (own_scales) {
+            scales[i] = is_long(block)
+                            ? averages.scale_of(block)
+                            : averages.scale_of_tile(block, &average[at]);
             put_scale<Format>(scales[i], args.out + block.scale);
+          } else if (!is_long(block)) {
+            typename Format::Measure range;
+            averages.tile(block, 0, &average[at], range);
           }
+          at += is_long(block) ? 0 : block.n;
         }
         at = 0;
         for (std::size_t i = 0; i < blocks.size(); ++i) {

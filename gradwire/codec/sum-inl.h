@@ -23,7 +23,7 @@ using Messages = std::span<const std::span<const std::uint8_t>>;
 inline constexpr std::size_t kMostTogether = 4;
 
 // Which Sum is for these messages.
-HWY_INLINE std::size_t sum_together(Messages messages) {
+HWY_INLINE std::size_t sum_kind(Messages messages) {
   return messages.size() <= kMostTogether ? messages.size() : 0;
 }
 

@@ -30,7 +30,8 @@ using Ints = hn::Vec<IntTag>;
 using Words = hn::Vec<WordTag>;
 
 inline constexpr std::size_t kTile = 1024;
-// From here on outputs do not fit into any cache: they are written past it.
+// From here on outputs are written past the caches, where they would not stay
+// for long.
 inline constexpr std::int64_t kStreamElems = std::int64_t{4} << 20;
 
 inline constexpr std::int32_t kAbsMask = 0x7fffffff;

@@ -171,5 +171,19 @@ TEST(Damaged, MessagesAtOddAddressesAreNot) {
   }
 }
 
+TEST(Damaged, ADivisorIsOneOrMore) {
+  const Codec codec = make_codec("int8");
+  const Segments segments = make_segments({3});
+  const Message message = encode(codec, segments, {1, 2, 3});
+  const Codec::ConstBytes input(message);
+  Floats out(3);
+  for (const float bad : {0.0f, 0.5f, -1.0f, std::nanf("")}) {
+    EXPECT_ERROR(
+        Error,
+        codec.decode(segments, {&input, 1}, out.data(), bad),
+        "to divide by, expected 1 or more");
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::codec::test
