@@ -17,6 +17,7 @@
 #include "gradwire/base/env.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/placement.h"
+#include "gradwire/base/sigpipe.h"
 #include "gradwire/comm/agreement_impl.h"
 #include "gradwire/comm/group_impl.h"
 
@@ -129,6 +130,7 @@ StorePtr open_tcp_store(const Plan& plan) {
   options.timeout = plan.timeout;
   // A second init() of the same process finds its own server again.
   options.multiTenant = true;
+  const SigpipeBlocked no_sigpipe;
   try {
     StorePtr store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
     if (place.agent_store) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/sigpipe.h"
 
 namespace gradwire::compat {
 namespace {
@@ -222,6 +223,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(
     int world,
     const GlooOptions& options,
     std::shared_ptr<ByteMeter> meter) {
+  const SigpipeBlocked no_sigpipe;
   auto gloo = ProcessGroupGloo::Options::create(options.timeout);
   gloo->devices.push_back(make_device(options));
   return c10::make_intrusive<MeteredGloo>(

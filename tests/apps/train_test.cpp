@@ -188,15 +188,24 @@ TEST(Train, KillDuringASaveLosesNothing) {
       "100 "
       "--checkpoint-every 1 --checkpoint ",
       folder.path().string());
+  const std::string marker = folder / "marker";
   long step = 0;
   for (int round = 0; round < 6; ++round) {
+    // Some time after it has saved for the first time.
     command(concat(
-        "timeout -s KILL ",
-        2.0 + 0.13 * round,
-        " ",
+        "touch ",
+        marker,
+        "; ",
         kCli,
         arguments,
-        round > 0 ? " --resume" : ""));
+        round > 0 ? " --resume" : "",
+        " & run=$!; for i in $(seq 600); do [ -n \"$(find ",
+        folder.path().string(),
+        " -name checkpoint.gradwire -newer ",
+        marker,
+        ")\" ] && break; sleep 0.1; done; sleep ",
+        0.13 * round,
+        "; kill -KILL $run; wait"));
     const auto result = command(kCli + arguments + " --resume --max-steps 1");
     ASSERT_EQ(result.code, 0) << result.output;
     const auto at = result.output.find("resumed at step ");

@@ -1,7 +1,12 @@
 #include "gradwire/comm/group.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
@@ -228,6 +233,41 @@ TEST(Group, ChannelsLastIsDense) {
                           test::random_tensor({2, 3, 4, 5}, 1);
     group.all_reduce(tensor).wait();
     EXPECT_TRUE(torch::allclose(tensor, expected));
+  });
+}
+
+// The threads of this process, by number, and whether SIGPIPE may end them.
+std::map<std::string, bool> threads_that_take_sigpipe() {
+  std::map<std::string, bool> threads;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(entry.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigBlk:")) {
+        const auto blocked = std::stoull(line.substr(7), nullptr, 16);
+        threads[entry.path().filename()] = (blocked >> (SIGPIPE - 1) & 1) == 0;
+      }
+    }
+  }
+  return threads;
+}
+
+// Gloo writes to sockets of peers that may be gone, and so does the store: that
+// must be an error. It is ours alone: the caller's thread is as it was.
+TEST(Group, NoSigpipeInItsThreads) {
+  run_threads(1, [](const Group& group) {
+    const auto before = threads_that_take_sigpipe();
+    const Group other = group.duplicate("sigpipe");
+    int started = 0;
+    for (const auto& [thread, takes] : threads_that_take_sigpipe()) {
+      if (!before.contains(thread)) {
+        EXPECT_FALSE(takes) << "thread " << thread;
+        ++started;
+      } else {
+        EXPECT_EQ(takes, before.at(thread)) << "thread " << thread;
+      }
+    }
+    EXPECT_GE(started, 2);
   });
 }
 
