@@ -38,7 +38,10 @@ std::string run_rank(
   const testing::ScopedTrace trace(
       __FILE__, __LINE__, concat("rank ", rank, " of ", world));
   try {
-    body(make_group(store, rank, world, group_options(options)));
+    const Group group = make_group(store, rank, world, group_options(options));
+    // A rank that fails at once must not find others that still connect.
+    group.barrier().wait();
+    body(group);
     return "";
   } catch (const std::exception& e) {
     return concat("rank ", rank, ": ", e.what());
