@@ -71,6 +71,18 @@ HWY_INLINE std::size_t tile_at(const Block& block, std::size_t at) {
   return std::min(kTile, block.n - at);
 }
 
+// What rounds the elements of a block from element `at` on.
+template <bool kStochastic>
+HWY_INLINE NoiseLanes
+noise_at(Noise noise, const Block& block, std::size_t at) {
+  if constexpr (kStochastic) {
+    return NoiseLanes::make(
+        noise, block.stream, block.place + static_cast<std::int64_t>(at));
+  } else {
+    return NoiseLanes();
+  }
+}
+
 // Blocks that are worked on together: all of them are measured before the first
 // is encoded, so that nothing waits for a scale to be computed.
 struct Blocks {

@@ -14,24 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace gradwire::codec {
 namespace HWY_NAMESPACE {
 
-struct FiniteCheck {
-  Ints largest_bits;
-
-  HWY_INLINE FiniteCheck() : largest_bits(hn::Zero(IntTag())) {}
-  HWY_INLINE void add(Floats v) {
-    largest_bits = hn::Max(largest_bits, abs_bits(v));
-  }
-  HWY_INLINE bool passed() const {
-    return largest(largest_bits) < kInfinityBits;
-  }
-};
-
 inline HWY_NOINLINE bool all_finite(const float* values, std::size_t n) {
-  FiniteCheck check;
+  Magnitudes sizes;
   each_vector(n, [&](std::size_t i, std::size_t count, auto whole) HWY_ATTR {
-    check.add(load<whole.value>(values + i, count));
+    sizes.add(load<whole.value>(values + i, count));
   });
-  return check.passed();
+  return sizes.all_finite();
 }
 
 // False when an average is not finite. Elements are looked at one by one only
@@ -43,7 +31,7 @@ bool decode_block(
   constexpr bool kCheck = Format::kScaleBytes == 0;
   const Sum<Format, kCount> sum(args.messages, block.scale);
   const Divisor divisor = by;
-  FiniteCheck check;
+  Magnitudes sizes;
   float* out = args.out + block.offset;
   for (std::size_t at = 0; at < block.n; at += kTile) {
     float* to = out + at;
@@ -53,13 +41,13 @@ bool decode_block(
         [&](Floats v, std::size_t i, std::size_t count, auto whole) HWY_ATTR {
           v = divisor.apply(v);
           if constexpr (kCheck) {
-            check.add(v);
+            sizes.add(v);
           }
           store<whole.value, kStream>(v, to + i, count);
         });
   }
   if constexpr (kCheck) {
-    return check.passed();
+    return sizes.all_finite();
   } else {
     return sum.is_surely_finite() || all_finite(out, block.n);
   }

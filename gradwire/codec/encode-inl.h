@@ -181,10 +181,7 @@ HWY_INLINE void encode_block(
     const auto moved = static_cast<std::int64_t>(at);
     const std::int64_t begin = block.offset + moved;
     const auto source = source_at<kFeedback>(args, begin);
-    const auto noise =
-        kStochastic
-            ? NoiseLanes::make(args.noise, block.stream, block.place + moved)
-            : NoiseLanes();
+    const auto noise = noise_at<kStochastic>(args.noise, block, at);
     std::uint8_t* to = out + code_bytes<Format>(at);
     if constexpr (kFeedback) {
       encode_tile<Format, false, kStochastic>(

@@ -70,26 +70,6 @@ HWY_INLINE Ints load_codes(const Stored* from) {
   return hn::PromoteTo(IntTag(), hn::LoadU(narrow, from));
 }
 
-// The largest magnitude of a block, as bits: NaN is then the largest of all.
-// (Only constructors that are written out are compiled for the right
-// processor.)
-struct Magnitudes {
-  Ints largest_bits;
-
-  HWY_INLINE Magnitudes() : largest_bits(hn::Zero(IntTag())) {}
-  HWY_INLINE void add(Floats v) {
-    largest_bits = hn::Max(largest_bits, abs_bits(v));
-  }
-  HWY_INLINE std::int32_t most_bits() const {
-    return largest(largest_bits);
-  }
-  // Where lanes differ, so do elements.
-  HWY_INLINE bool may_be_equal(std::int32_t most) const {
-    const IntTag di;
-    return hn::AllTrue(di, hn::Eq(largest_bits, hn::Set(di, most)));
-  }
-};
-
 // Steps have 16 significant bits at most: with a code of 8 bits the product is
 // exact, and as part of a sum it may be fused or not. (The step of a block of
 // one magnitude may have more: its codes are 1 and -1. Codes and steps that no
@@ -311,7 +291,7 @@ struct Affine {
     template <class Least>
     HWY_INLINE Scale finish(const Least&) const {
       const FloatTag d;
-      if (magnitudes.most_bits() >= kInfinityBits) {
+      if (!magnitudes.all_finite()) {
         return {std::numeric_limits<float>::quiet_NaN(), 0};
       }
       // Adding zero: -0 and 0 are equal, so which one is found is chance.

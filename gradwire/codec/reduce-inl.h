@@ -131,10 +131,7 @@ HWY_INLINE void encode_average(
     std::size_t at,
     const float* average) {
   const auto moved = static_cast<std::int64_t>(at);
-  const auto noise =
-      kStochastic
-          ? NoiseLanes::make(args.noise, block.stream, block.place + moved)
-          : NoiseLanes();
+  const auto noise = noise_at<kStochastic>(args.noise, block, at);
   const FromTile source{average};
   const std::size_t n = tile_at(block, at);
   std::uint8_t* out = args.out + block.codes + code_bytes<Format>(at);

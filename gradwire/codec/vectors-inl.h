@@ -47,6 +47,29 @@ HWY_INLINE std::int32_t largest(Ints v) {
   return hn::GetLane(hn::MaxOfLanes(di, v));
 }
 
+// The largest magnitude of many floats, as bits: NaN is then the largest of
+// all. (Only constructors that are written out are compiled for the right
+// processor.)
+struct Magnitudes {
+  Ints largest_bits;
+
+  HWY_INLINE Magnitudes() : largest_bits(hn::Zero(IntTag())) {}
+  HWY_INLINE void add(Floats v) {
+    largest_bits = hn::Max(largest_bits, abs_bits(v));
+  }
+  HWY_INLINE std::int32_t most_bits() const {
+    return largest(largest_bits);
+  }
+  HWY_INLINE bool all_finite() const {
+    return most_bits() < kInfinityBits;
+  }
+  // Where lanes differ, so do elements.
+  HWY_INLINE bool may_be_equal(std::int32_t most) const {
+    const IntTag di;
+    return hn::AllTrue(di, hn::Eq(largest_bits, hn::Set(di, most)));
+  }
+};
+
 // What is added to a float to round it, see to_integer().
 inline constexpr float kToInteger = 0x1.8p23f;
 

@@ -22,7 +22,8 @@ void register_hook(HookInfo info);
 std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group);
 
 // The canonical form of `spec` with all checks made and no hook: options
-// sorted, blanks gone. "none" stands for no hook.
+// sorted, those that change nothing left out, blanks gone. Specs of one hook
+// have one such form. "none" stands for no hook.
 std::string check_hook_spec(const std::string& spec);
 
 }  // namespace gradwire
