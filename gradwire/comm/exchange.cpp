@@ -13,16 +13,20 @@ namespace {
 using codec::Codec;
 
 // Encoded: small enough for phases to overlap, big enough to be worth the
-// wake-ups that a chunk costs.
-constexpr std::size_t kChunkBytes = 1 << 20;
+// wake-ups that a chunk costs. Two ranks have one transfer and less to overlap.
+std::size_t chunk_bytes(int world) {
+  constexpr std::size_t kMebi = 1 << 20;
+  return world == 2 ? 4 * kMebi : kMebi;
+}
 
 std::int64_t count_chunks(const Codec& codec, const Exchange::Layout& layout) {
   if (codec.has_one_scale()) {
     return 1;
   }
   const std::size_t bytes = codec.message_bytes(layout.segments);
+  const std::size_t wanted = chunk_bytes(layout.world);
   return static_cast<std::int64_t>(
-      std::max<std::size_t>(1, (bytes + kChunkBytes / 2) / kChunkBytes));
+      std::max<std::size_t>(1, (bytes + wanted / 2) / wanted));
 }
 
 }  // namespace
