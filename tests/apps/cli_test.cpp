@@ -112,11 +112,20 @@ TEST(Cli, RunNamesTheRankThatFailed) {
   EXPECT_THAT(result.output, HasSubstr("killed by signal 11 (SIGSEGV)"));
 }
 
+// A shell command that waits until both ranks have written to files of their
+// own, however busy the machine is.
+std::string until_both_have(const std::string& file) {
+  return "for i in $(seq 600); do [ -s " + file + "0 ] && [ -s " + file +
+         "1 ] && break; sleep 0.1; done; ";
+}
+
 TEST(Cli, RunForwardsSignals) {
+  const test::TemporaryFolder folder;
   const auto result = command(
-      "timeout -s INT 1 " + kCli +
-      " run --nproc 2 -- sh -c 'trap \"echo caught; exit 0\" INT; "
-      "while :; do sleep 0.05; done'; echo code $?");
+      "cd " + folder.path().string() + "; " + kCli +
+      " run --nproc 2 -- sh -c 'trap \"echo caught; exit 0\" TERM; "
+      "echo > ready$RANK; while :; do sleep 0.05; done' & " +
+      until_both_have("ready") + "kill -TERM $!; wait $!; echo code $?");
   EXPECT_THAT(result.output, HasSubstr("[rank 0] caught"));
   EXPECT_THAT(result.output, HasSubstr("[rank 1] caught"));
 }
@@ -125,9 +134,11 @@ TEST(Cli, RunForwardsSignals) {
 TEST(Cli, RanksDieWithTheirLauncher) {
   const test::TemporaryFolder folder;
   const auto result = command(
-      "cd " + folder.path().string() + "; timeout -s KILL 1 " + kCli +
+      "cd " + folder.path().string() + "; " + kCli +
       " run --nproc 2 -- sh -c 'echo $$ > pid$RANK; exec sleep 60' "
-      ">/dev/null; sleep 0.3; for pid in $(cat pid0 pid1); do "
+      ">/dev/null & " +
+      until_both_have("pid") +
+      "kill -KILL $!; sleep 0.3; for pid in $(cat pid0 pid1); do "
       "grep -q 'State:.[RSDT]' /proc/$pid/status && echo $pid runs; "
       "echo checked; done");
   EXPECT_THAT(result.output, HasSubstr("checked\nchecked\n"));
