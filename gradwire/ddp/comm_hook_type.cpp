@@ -16,6 +16,14 @@ std::string hook_spec(DDPCommHookType type) {
       return "int8:block=tensor,ef=off,scheme=affine";
     case DDPCommHookType::QUANTIZE_PER_CHANNEL:
       return "int8:block=512,ef=off,scheme=affine";
+    case DDPCommHookType::POWER_SGD:
+      return "powersgd";
+    case DDPCommHookType::POWER_SGD_RANK2:
+      return "powersgd:rank=2";
+    case DDPCommHookType::BATCHED_POWER_SGD:
+      return "batched_powersgd";
+    case DDPCommHookType::BATCHED_POWER_SGD_RANK2:
+      return "batched_powersgd:rank=2";
     case DDPCommHookType::NOOP:
       return "noop";
   }

@@ -46,6 +46,22 @@ c10::IValue to_dict(const std::map<std::string, std::int64_t>& values) {
   return dict;
 }
 
+c10::IValue to_dict(const std::map<std::string, at::Tensor>& values) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+  for (const auto& [name, value] : values) {
+    dict.insert(name, value);
+  }
+  return dict;
+}
+
+std::map<std::string, at::Tensor> to_tensors(const c10::IValue& dict) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : dict.toGenericDict()) {
+    values[item.key().toStringRef()] = item.value().toTensor();
+  }
+  return values;
+}
+
 std::map<std::string, std::int64_t> to_map(const c10::IValue& dict) {
   std::map<std::string, std::int64_t> values;
   for (const auto& item : dict.toGenericDict()) {
@@ -61,15 +77,11 @@ std::string to_bytes(const StateFile& file) {
   archive.write("hook", c10::IValue(file.hook));
   archive.write("world", c10::IValue(file.world));
   archive.write("rank", c10::IValue(file.rank));
-  c10::impl::GenericDict residuals(
-      c10::StringType::get(), c10::TensorType::get());
-  for (const auto& [name, residual] : file.state.residuals) {
-    residuals.insert(name, residual);
-  }
   archive.write("parameters", to_dict(file.parameters));
   archive.write("layout", c10::IValue(file.layout));
   archive.write("numbers", to_dict(file.state.numbers));
-  archive.write("residuals", c10::IValue(residuals));
+  archive.write("shared", to_dict(file.state.shared));
+  archive.write("residuals", to_dict(file.state.residuals));
   std::ostringstream out;
   archive.save_to(out);
   return out.str();
@@ -86,6 +98,7 @@ StateFile parse(const fs::path& path) {
   c10::IValue parameters;
   c10::IValue layout;
   c10::IValue numbers;
+  c10::IValue shared;
   c10::IValue residuals;
   archive.load_from(path.string());
   archive.read("version", version);
@@ -101,6 +114,7 @@ StateFile parse(const fs::path& path) {
   archive.read("parameters", parameters);
   archive.read("layout", layout);
   archive.read("numbers", numbers);
+  archive.read("shared", shared);
   archive.read("residuals", residuals);
   file.save = save.toInt();
   file.hook = hook.toStringRef();
@@ -111,9 +125,8 @@ StateFile parse(const fs::path& path) {
     file.layout.push_back(indices.toIntVector());
   }
   file.state.numbers = to_map(numbers);
-  for (const auto& item : residuals.toGenericDict()) {
-    file.state.residuals[item.key().toStringRef()] = item.value().toTensor();
-  }
+  file.state.shared = to_tensors(shared);
+  file.state.residuals = to_tensors(residuals);
   return file;
 }
 
@@ -199,7 +212,7 @@ SavedHook read_share(
         file_of(place.folder, 0),
         concat("is of a world of ", first.world, ", expected ", group.size()));
   }
-  SavedHook share{first.layout, {first.state.numbers, {}}};
+  SavedHook share{first.layout, {first.state.numbers, first.state.shared, {}}};
   for (std::int64_t rank = group.rank(); rank < first.world;
        rank += group.size()) {
     const StateFile file = read_checked(rank, place);

@@ -1,62 +1,16 @@
 #include "gradwire/hook/compressed.h"
 
-#include <ATen/ops/isfinite.h>
-#include <c10/core/ScalarType.h>
-
-#include "gradwire/base/error.h"
+#include "gradwire/base/text.h"
 #include "gradwire/codec/codec.h"
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/lane.h"
-#include "gradwire/hook/error_feedback.h"
+#include "gradwire/hook/dense.h"
+#include "gradwire/hook/parameter_memory.h"
+#include "gradwire/hook/plain_job.h"
+#include "gradwire/hook/step_results.h"
 
 namespace gradwire {
 namespace {
-
-// A bucket that is not worth compressing, averaged in full on the same lane.
-class PlainJob : public Lane::Job {
- public:
-  PlainJob(
-      at::Tensor values,
-      int world,
-      std::shared_ptr<std::atomic<bool>> not_finite)
-      : values_(std::move(values)),
-        world_(world),
-        not_finite_(std::move(not_finite)),
-        result_(
-            c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())) {}
-
-  Future future() const {
-    return Future(result_);
-  }
-  void wait() override {
-    sum_.wait();
-  }
-  void run(std::size_t phase, const Lane::Groups& groups) override {
-    if (phase == 0) {
-      values_.mul_(1.0 / world_);
-      sum_ = groups[0].all_reduce(values_);
-    } else if (phase == 1) {
-      const at::Tensor sum = sum_.wait();
-      const at::Tensor dense = sum.is_sparse() ? sum._values() : sum;
-      if (!dense.isfinite().all().item<bool>()) {
-        *not_finite_ = true;
-      }
-      result_->markCompleted(c10::IValue(sum));
-    }
-  }
-  void fail(const std::exception_ptr& error) noexcept override {
-    if (!result_->completed()) {
-      result_->setError(error);
-    }
-  }
-
- private:
-  at::Tensor values_;
-  int world_;
-  std::shared_ptr<std::atomic<bool>> not_finite_;
-  Future::Raw result_;
-  Future sum_;
-};
 
 codec::Segments segments_of(const Bucket& bucket) {
   codec::Segments segments;
@@ -67,14 +21,12 @@ codec::Segments segments_of(const Bucket& bucket) {
   return segments;
 }
 
-// A backward that was broken off may have left buckets under way.
-bool succeeded(const Future& result) {
-  try {
-    result.wait();
-    return true;
-  } catch (const std::exception&) {
-    return false;
+ParameterMemory::Entries entries_of(const Bucket& bucket) {
+  ParameterMemory::Entries entries;
+  for (std::size_t i = 0; i < bucket.size(); ++i) {
+    entries.push_back({bucket.parameter(i).name, bucket.elems(i)});
   }
+  return entries;
 }
 
 class CompressedHook : public Hook {
@@ -86,7 +38,7 @@ class CompressedHook : public Hook {
         rank_(context.group.rank()),
         world_(context.group.size()),
         feedback_on_(context.options.flag("ef")),
-        pass_sparse_(context.options.word("sparse") == "pass"),
+        pass_sparse_(passes_sparse(context.options)),
         min_elems_(context.options.integer("min_elems")) {
     if (world_ > 1) {
       lane_ =
@@ -98,22 +50,22 @@ class CompressedHook : public Hook {
     if (world_ == 1) {
       return Future::ready(bucket.buffer());
     }
-    check(bucket);
+    check_dense_floats(name_, bucket, pass_sparse_);
     if (bucket.index() == 0) {
       end_step();
-      not_finite_ = std::make_shared<std::atomic<bool>>(false);
+      results_.begin();
     }
     try {
       const bool plain =
           bucket.is_sparse() || bucket.buffer().numel() < min_elems_;
-      results_.push_back(plain ? pass(bucket) : compress(bucket));
+      const Future result = plain ? pass(bucket) : compress(bucket);
+      results_.add(result, bucket.is_last());
+      return result;
     } catch (...) {
       // On this rank alone, as all ranks have passed the checks.
       lane_->fail(std::current_exception());
       throw;
     }
-    complete_ = bucket.is_last();
-    return results_.back();
   }
 
   void rebuild() override {
@@ -126,7 +78,7 @@ class CompressedHook : public Hook {
     end_step();
     state.numbers["step"] = static_cast<std::int64_t>(step_);
     if (feedback_on_) {
-      feedback_.save(state);
+      state.residuals = feedback_.save();
     }
   }
 
@@ -134,7 +86,7 @@ class CompressedHook : public Hook {
     end_step();
     step_ = static_cast<std::uint64_t>(state.numbers.at("step"));
     if (feedback_on_) {
-      feedback_.load(state);
+      feedback_.load(state.residuals);
     }
   }
 
@@ -144,35 +96,17 @@ class CompressedHook : public Hook {
     std::unique_ptr<Exchange> exchange;
   };
 
-  void check(const Bucket& bucket) const {
-    if (bucket.is_sparse() && !pass_sparse_) {
-      fail(
-          "hook",
-          "'",
-          name_,
-          "' cannot compress the sparse gradient of '",
-          bucket.parameter(0).name,
-          "', expected dense ones; ",
-          name_,
-          ":sparse=pass sends sparse gradients as they are");
-    }
-    const auto type = bucket.buffer().scalar_type();
-    if (!at::isFloatingType(type)) {
-      fail(
-          "hook", "'", name_, "' got gradients of ", type, ", expected floats");
-    }
-  }
-
   // Uncompressed; what is owed from compressed steps is paid in full.
   Future pass(const Bucket& bucket) {
     if (feedback_on_ && !bucket.is_sparse()) {
-      const auto& residuals = feedback_.of(bucket);
+      const auto& residuals = feedback_.of(bucket.index(), entries_of(bucket));
       at::Tensor buffer = bucket.buffer();
       buffer.add_(residuals.before);
       at::Tensor after = residuals.after;
       after.zero_();
     }
-    auto job = std::make_shared<PlainJob>(bucket.buffer(), world_, not_finite_);
+    auto job = std::make_shared<PlainJob>(
+        bucket.buffer(), world_, results_.not_finite());
     lane_->submit(job);
     return job->future();
   }
@@ -183,9 +117,9 @@ class CompressedHook : public Hook {
         .divisor = static_cast<float>(world_),
         .noise = codec::Noise::make({step_, static_cast<unsigned>(rank_ + 1)}),
         .owner_noise = codec::Noise::make({step_, 0}),
-        .not_finite = not_finite_};
+        .not_finite = results_.not_finite()};
     if (feedback_on_) {
-      const auto& residuals = feedback_.of(bucket);
+      const auto& residuals = feedback_.of(bucket.index(), entries_of(bucket));
       use.feedback = {
           residuals.before.data_ptr<float>(),
           residuals.after.data_ptr<float>()};
@@ -207,17 +141,12 @@ class CompressedHook : public Hook {
   // A step whose average is not finite, or that failed, will not be taken: its
   // losses are none.
   void end_step() {
-    if (results_.empty()) {
+    const auto good = results_.end();
+    if (!good) {
       return;
     }
-    bool good = std::exchange(complete_, false);
-    for (const Future& result : results_) {
-      good = succeeded(result) && good;
-    }
-    good = good && !*not_finite_;
-    results_.clear();
     ++step_;
-    if (good) {
+    if (*good) {
       feedback_.commit();
     } else {
       feedback_.rollback();
@@ -233,13 +162,9 @@ class CompressedHook : public Hook {
   std::int64_t min_elems_;
 
   std::uint64_t step_ = 0;
-  ErrorFeedback feedback_;
+  ParameterMemory feedback_{"residual"};
   std::map<std::size_t, Planned> exchanges_;
-  // Of the step under way or just ended.
-  std::vector<Future> results_;
-  // With the last bucket among them.
-  bool complete_ = false;
-  std::shared_ptr<std::atomic<bool>> not_finite_;
+  StepResults results_;
   // Last, so that its threads end before what they work on.
   std::unique_ptr<Lane> lane_;
 };
@@ -266,11 +191,7 @@ HookInfo compressed_hook(const std::string& codec, bool feedback) {
        .fallback = std::int64_t{0},
        .help = "buckets of fewer elements are not compressed",
        .least = 0});
-  info.options.push_back(
-      {.name = "sparse",
-       .fallback = "error",
-       .help = "pass: sparse gradients are sent as they are",
-       .choices = {"error", "pass"}});
+  info.options.push_back(sparse_option());
   return info;
 }
 

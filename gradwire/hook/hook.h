@@ -18,6 +18,8 @@ namespace gradwire {
 struct HookState {
   // Equal on all ranks.
   std::map<std::string, std::int64_t> numbers;
+  // By parameter, equal on all ranks.
+  std::map<std::string, at::Tensor> shared;
   // By parameter: what this rank still owes to the sum over ranks. In another
   // world they may be handed to other ranks and added up.
   std::map<std::string, at::Tensor> residuals;

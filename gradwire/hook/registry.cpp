@@ -15,6 +15,8 @@
   X(int8)                 \
   X(int4)                 \
   X(fp8)                  \
+  X(powersgd)             \
+  X(batched_powersgd)     \
   X(noop)
 
 namespace gradwire {

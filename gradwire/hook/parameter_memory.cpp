@@ -1,0 +1,111 @@
+#include "gradwire/hook/parameter_memory.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "gradwire/base/error.h"
+
+namespace gradwire {
+
+const ParameterMemory::Floats& ParameterMemory::of(
+    std::size_t bucket, const Entries& entries) {
+  auto found = records_.find(bucket);
+  if (found != records_.end() && !fits(found->second, entries)) {
+    rebuild();
+    found = records_.end();
+  }
+  if (found == records_.end()) {
+    found = records_.emplace(bucket, make_record(entries)).first;
+  }
+  found->second.touched = true;
+  return found->second.floats;
+}
+
+bool ParameterMemory::fits(const Record& record, const Entries& entries) {
+  if (record.names.size() != entries.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (record.names[i] != entries[i].name ||
+        record.elems[i] != entries[i].elems) {
+      return false;
+    }
+  }
+  return true;
+}
+
+ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
+  Record record;
+  std::int64_t all = 0;
+  for (const Entry& entry : entries) {
+    all += entry.elems;
+  }
+  record.floats = {at::zeros({all}, at::kFloat), at::zeros({all}, at::kFloat)};
+  std::int64_t begin = 0;
+  for (const auto& [view, count] : entries) {
+    const std::string name(view);
+    if (const auto known = homeless_.find(name); known != homeless_.end()) {
+      if (known->second.numel() != count) {
+        fail(
+            "hook",
+            "the ",
+            what_,
+            " of parameter '",
+            name,
+            "' has ",
+            known->second.numel(),
+            " elements, expected ",
+            count);
+      }
+      record.floats.before.narrow(0, begin, count).copy_(known->second);
+      homeless_.erase(known);
+    }
+    record.names.push_back(name);
+    record.elems.push_back(count);
+    begin += count;
+  }
+  return record;
+}
+
+void ParameterMemory::commit() {
+  for (auto& [index, record] : records_) {
+    if (std::exchange(record.touched, false)) {
+      std::swap(record.floats.before, record.floats.after);
+    }
+  }
+}
+
+void ParameterMemory::rollback() {
+  for (auto& [index, record] : records_) {
+    record.touched = false;
+  }
+}
+
+void ParameterMemory::rebuild() {
+  for (auto& [index, record] : records_) {
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < record.names.size(); ++i) {
+      homeless_[record.names[i]] =
+          record.floats.before.narrow(0, begin, record.elems[i]);
+      begin += record.elems[i];
+    }
+  }
+  records_.clear();
+}
+
+ParameterMemory::ByName ParameterMemory::save() {
+  rebuild();
+  ByName state;
+  for (const auto& [name, floats] : homeless_) {
+    state[name] = floats.clone();
+  }
+  return state;
+}
+
+void ParameterMemory::load(const ByName& state) {
+  records_.clear();
+  homeless_ = state;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,71 @@
+#pragma once
+
+// Private to gradwire: what a hook keeps of parameters from step to step.
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradwire {
+
+// Floats that belong to parameters, by name: they survive another bucket layout
+// and a restart. In memory they lie bucket by bucket, in the order that a hook
+// works in, so that one pass over a bucket is one pass over them.
+//
+// A step reads what the step before has left and writes what it leaves beside
+// it. That takes its place with commit(); after rollback() the step has never
+// been. Not thread safe.
+class ParameterMemory {
+ public:
+  struct Entry {
+    // Must outlive the call it is given to.
+    std::string_view name;
+    std::int64_t elems = 0;
+  };
+  using Entries = std::vector<Entry>;
+  using ByName = std::map<std::string, at::Tensor>;
+
+  struct Floats {
+    // Flat, fp32, the entries one after another. Zeros at first.
+    at::Tensor before;
+    at::Tensor after;
+  };
+
+  // `what` it is, for errors: "residual".
+  explicit ParameterMemory(std::string what) : what_(std::move(what)) {}
+
+  // For a bucket with these entries. Throws Error when a parameter has another
+  // size than it had.
+  const Floats& of(std::size_t bucket, const Entries& entries);
+
+  void commit();
+  void rollback();
+  // Buckets will be others from now on.
+  void rebuild();
+
+  ByName save();
+  void load(const ByName& state);
+
+ private:
+  struct Record {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> elems;
+    Floats floats;
+    // Written in this step.
+    bool touched = false;
+  };
+
+  static bool fits(const Record& record, const Entries& entries);
+  Record make_record(const Entries& entries);
+
+  std::string what_;
+  // By bucket index.
+  std::map<std::size_t, Record> records_;
+  // Of parameters that no record has.
+  ByName homeless_;
+};
+
+}  // namespace gradwire
