@@ -14,16 +14,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = {
     "base": set(),
     "codec": {"base"},
+    "linalg": {"base"},
     "plan": {"base"},
     "launch": {"base"},
     "compat": {"base"},
     "comm": {"compat", "codec", "base"},
-    "hook": {"comm", "codec", "base"},
+    "hook": {"comm", "codec", "linalg", "base"},
     "ddp": {"hook", "comm", "plan", "compat", "base"},
     "optim": {"hook", "comm", "plan", "compat", "base"},
     "rpc": {"ddp", "hook", "comm", "compat", "base"},
 }
-WITHOUT_TORCH = {"base", "codec", "plan", "launch"}
+WITHOUT_TORCH = {"base", "codec", "linalg", "plan", "launch"}
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 # Where torch/csrc/distributed may be seen: these rooms' sources, and the
 # private headers that say so by their name.

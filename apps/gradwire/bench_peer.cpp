@@ -21,7 +21,8 @@ PeerHook peer_hook(const std::string& spec) {
       {"bf16", {"", "BF16_COMPRESS is refused by DDP without CUDA and NCCL"}},
       {"int8",
        {"", "QUANTIZE_PER_TENSOR and QUANTIZE_PER_CHANNEL fail on Gloo"}},
-      {"powersgd", {"", "POWER_SGD aborts on Gloo"}}};
+      {"powersgd", {"", "POWER_SGD aborts on Gloo"}},
+      {"batched_powersgd", {"", "BATCHED_POWER_SGD aborts on Gloo"}}};
   const auto known = kKnown.find(parse_spec(spec).name);
   return known != kKnown.end() ? known->second
                                : PeerHook{"", "PyTorch has no such hook"};

@@ -6,6 +6,7 @@
 
 #include "apps/gradwire/bench.h"
 #include "apps/gradwire/models.h"
+#include "apps/gradwire/report_json.h"
 #include "gradwire/base/error.h"
 #include "gradwire/comm/init.h"
 #include "gradwire/ddp/ddp.h"
@@ -117,7 +118,9 @@ class BenchRank {
         {"exposed_ms", exposed_ms},
         {"first_bucket_ms", first_bucket_ms},
         {"fingerprint", fingerprint_of(gradients(net))},
-        {"bytes_sent", net->stats().sent_last_step.total()}};
+        {"bytes_sent", net->stats().sent_last_step.total()},
+        {"compression_ratio", compression_ratio(net->stats())},
+        {"by_parameter", rows_of(net->stats().by_parameter)}};
   }
 
  private:

@@ -67,6 +67,10 @@ json row_of(const LinkResult& result, const Series& series, int world) {
       {"limit_ms", limit},
       {"above_limit", above},
       {"samples_ms", series.step_ms}};
+  if (!series.by_parameter.empty()) {
+    row["compression_ratio"] = series.compression_ratio;
+    row["by_parameter"] = series.by_parameter;
+  }
   if (!ours) {
     row["peer"] = "torch " + series.torch;
     return row;

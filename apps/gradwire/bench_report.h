@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +27,10 @@ struct Series {
   // By step: when the last rank's first bucket was full. For noop only.
   std::vector<double> first_bucket_ms = {};
   std::int64_t bytes_sent = 0;
+  // Of what rank 0 sent, and what it says of every parameter: hooks that treat
+  // them differently do, once they compress.
+  double compression_ratio = 1;
+  nlohmann::json by_parameter = {};
   double relative_error = 0;
   bool identical = true;
 };

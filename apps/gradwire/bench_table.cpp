@@ -2,6 +2,7 @@
 // the two cannot disagree.
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -105,6 +106,30 @@ std::string aligned(const std::vector<Cells>& rows) {
   return text.str();
 }
 
+// What the columns do not show of hooks with low rank.
+std::string note_of(const json& row) {
+  const auto hook = row.at("hook").get<std::string>();
+  if (row.contains("compression_ratio")) {
+    double squares = 0;
+    for (const auto& parameter : row.at("by_parameter")) {
+      const auto& norm = parameter.at("residual_norm");
+      squares += norm.is_null() ? 0 : norm.get<double>() * norm.get<double>();
+    }
+    return concat(
+        hook,
+        " sent ",
+        fixed(row.at("compression_ratio"), 1),
+        " times fewer numbers than gradients have, residual norm ",
+        fixed(std::sqrt(squares), 4),
+        "\n");
+  }
+  const bool ours = !row.contains("peer");
+  if (ours && hook.find("powersgd") != std::string::npos) {
+    return concat(hook, " had not begun to compress, start=0 begins at once\n");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string to_table(const BenchReport& report) {
@@ -131,6 +156,9 @@ std::string to_table(const BenchReport& report) {
       }
     }
     text << aligned(rows);
+    for (const auto& row : data.at("rows")) {
+      text << (row.at("link") == link.at("link") ? note_of(row) : "");
+    }
   }
   for (const auto& [hook, why] : report.peer_lacks) {
     text << "torch has nothing beside " << hook << ": " << why << "\n";

@@ -9,6 +9,7 @@
 #include "apps/gradwire/checkpoint.h"
 #include "apps/gradwire/data.h"
 #include "apps/gradwire/models.h"
+#include "apps/gradwire/report_json.h"
 #include "apps/gradwire/train.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/files.h"
@@ -336,6 +337,8 @@ class Trainer {
           {"plain_bytes_per_step", stats.plain_bytes},
           {"bytes_per_step_by_bucket", by_bucket(stats)},
           {"bytes_by_hook", by_hook(stats)},
+          {"compression_ratio", compression_ratio(stats)},
+          {"by_parameter", rows_of(stats.by_parameter)},
           {"forward_ms", stats.mean.forward_ms},
           {"backward_ms", stats.mean.backward_ms},
           {"exposed_communication_ms", stats.mean.exposed_ms},

@@ -1,6 +1,7 @@
 #include "gradwire/base/options.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -50,6 +51,14 @@ std::string digits(double value) {
   return static_cast<double>(whole) == value ? concat(whole) : concat(value);
 }
 
+// As few digits as give the same number again.
+std::string shortest(double value) {
+  std::array<char, 32> text{};
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return std::string(text.data(), end);
+}
+
 std::vector<std::string> names_of(const std::vector<Option>& options) {
   std::vector<std::string> names;
   for (const auto& option : options) {
@@ -63,6 +72,9 @@ std::vector<std::string> names_of(const std::vector<Option>& options) {
 std::string to_string(const Option::Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) {
     return *flag ? "on" : "off";
+  }
+  if (const auto* number = std::get_if<double>(&value)) {
+    return shortest(*number);
   }
   return std::visit([](const auto& v) { return concat(v); }, value);
 }

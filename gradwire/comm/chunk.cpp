@@ -1,11 +1,11 @@
 #include "gradwire/comm/chunk.h"
 
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "gradwire/comm/finite.h"
 #include "gradwire/comm/group_impl.h"
 
 namespace gradwire {
@@ -254,7 +254,7 @@ void Chunk::finish(bool finite) {
     auto values = run->use.values.narrow(0, first_, elems_);
     values.copy_(run->floats.narrow(0, first_, elems_));
     // What fits into fp32 may be too large for the type of the values.
-    finite = finite && values.isfinite().all().item<bool>();
+    finite = finite && all_finite(values);
   }
   if (!finite && run->use.not_finite) {
     *run->use.not_finite = true;

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 
@@ -53,6 +54,11 @@ struct Report {
   struct Shared {
     std::string text;
     int rank = 0;
+    // Guards both: the first bucket that fails finds out who is missing, the
+    // others wait for it.
+    std::mutex mutex;
+    std::unique_ptr<RollCall> roll_call;
+    std::string missing;
     // The first bucket of this backward that could not be reduced.
     std::atomic<std::int64_t> failed_bucket = kNone;
     std::atomic<bool> lost_group = false;
@@ -65,12 +71,7 @@ struct Report {
   std::int64_t elems = -1;
 
   void fail_with(const std::exception_ptr& error) const {
-    if (is_comm_error(error)) {
-      shared->lost_group = true;
-    }
-    std::int64_t none = kNone;
-    shared->failed_bucket.compare_exchange_strong(
-        none, static_cast<std::int64_t>(index));
+    const std::string missing = find_missing(error);
     result->setError(add_place(
         error,
         concat(
@@ -80,7 +81,26 @@ struct Report {
             shared->rank,
             ", bucket ",
             index,
-            ")")));
+            ")",
+            missing)));
+  }
+
+  std::string find_missing(const std::exception_ptr& error) const {
+    const bool lost = is_comm_error(error);
+    if (lost) {
+      shared->lost_group = true;
+    }
+    const std::lock_guard lock(shared->mutex);
+    std::int64_t none = kNone;
+    const bool first = shared->failed_bucket.compare_exchange_strong(
+        none, static_cast<std::int64_t>(index));
+    if (first && lost) {
+      shared->missing = shared->roll_call->missing();
+    } else if (first) {
+      shared->missing.clear();
+      shared->roll_call->answer();
+    }
+    return shared->missing;
   }
 
   void complete(const Future& done) const {
@@ -186,13 +206,16 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
 };
 
 HookAdapter::HookAdapter(
-    const std::vector<std::shared_ptr<const Parameter>>& parameters, int rank)
+    const std::vector<std::shared_ptr<const Parameter>>& parameters,
+    int rank,
+    std::unique_ptr<RollCall> roll_call)
     : state_(std::make_shared<State>()) {
   for (const auto& parameter : parameters) {
     state_->parameters.emplace(
         parameter->tensor.unsafeGetTensorImpl(), parameter);
   }
   state_->shared->rank = rank;
+  state_->shared->roll_call = std::move(roll_call);
 }
 
 HookAdapter::~HookAdapter() = default;

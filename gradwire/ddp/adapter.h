@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/comm/roll_call.h"
 #include "gradwire/hook/hook.h"
 
 namespace c10d {
@@ -25,7 +26,8 @@ class HookAdapter {
  public:
   HookAdapter(
       const std::vector<std::shared_ptr<const Parameter>>& parameters,
-      int rank);
+      int rank,
+      std::unique_ptr<RollCall> roll_call);
   ~HookAdapter();
 
   // The object for Reducer::register_comm_hook. It shares the state of this

@@ -4,6 +4,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/comm/roll_call.h"
 #include "gradwire/ddp/engine_impl.h"
 
 namespace gradwire {
@@ -56,7 +57,8 @@ void DdpEngine::Impl::install_hook(
   auto hook = choice.is_none() ? HookChoice("allreduce").make(hook_group)
                                : choice.make(hook_group);
   if (!adapter) {
-    adapter = std::make_unique<HookAdapter>(model.trainable, group.rank());
+    adapter = std::make_unique<HookAdapter>(
+        model.trainable, group.rank(), std::make_unique<RollCall>(parent));
     reducer().register_comm_hook(adapter->make_comm_hook());
   }
   adapter->set_hook(std::move(hook), choice.text());
@@ -80,6 +82,7 @@ void DdpEngine::Impl::report_buckets(Stats& stats) const {
   }
   if (adapter) {
     stats.bucket_sent = adapter->sent_by_bucket();
+    stats.by_parameter = adapter->hook().report();
   } else if (meter->steps() > 0) {
     stats.bucket_sent = plain;
   }

@@ -1,5 +1,6 @@
 #include "gradwire/ddp/stats.h"
 
+#include <cmath>
 #include <iomanip>
 #include <ostream>
 #include <sstream>
@@ -24,7 +25,38 @@ std::string saving(const Stats& stats) {
   return text.str();
 }
 
+// How hard gradients were compressed, and what of them is still owed.
+void write_ratio(std::ostream& out, const Stats& stats) {
+  std::int64_t elems = 0;
+  std::int64_t sent = 0;
+  std::int64_t compressed = 0;
+  double squares = 0;
+  for (const ParameterReport& report : stats.by_parameter) {
+    elems += report.elems;
+    sent += report.sent_elems;
+    compressed += report.rank > 0;
+    squares += std::isfinite(report.residual_norm)
+                   ? report.residual_norm * report.residual_norm
+                   : 0;
+  }
+  out << "gradients of " << elems << " numbers sent as " << sent << ", "
+      << std::fixed << std::setprecision(1) << compression_ratio(stats)
+      << " times fewer: " << compressed << " of " << stats.by_parameter.size()
+      << " parameters by low rank, residual norm " << std::setprecision(4)
+      << std::sqrt(squares) << "\n";
+}
+
 }  // namespace
+
+double compression_ratio(const Stats& stats) {
+  double elems = 0;
+  double sent = 0;
+  for (const ParameterReport& report : stats.by_parameter) {
+    elems += static_cast<double>(report.elems);
+    sent += static_cast<double>(report.sent_elems);
+  }
+  return sent > 0 ? elems / sent : 1;
+}
 
 std::ostream& operator<<(std::ostream& out, const Stats& stats) {
   const auto flags = out.flags();
@@ -38,8 +70,11 @@ std::ostream& operator<<(std::ostream& out, const Stats& stats) {
       << human_bytes(static_cast<double>(stats.sent_last_step.total()))
       << " (metadata "
       << human_bytes(static_cast<double>(stats.sent_last_step.metadata)) << ")"
-      << saving(stats) << "\n"
-      << std::fixed << std::setprecision(2) << "mean step: forward "
+      << saving(stats) << "\n";
+  if (!stats.by_parameter.empty()) {
+    write_ratio(out, stats);
+  }
+  out << std::fixed << std::setprecision(2) << "mean step: forward "
       << stats.mean.forward_ms << " ms, backward " << stats.mean.backward_ms
       << " ms, of it exposed communication " << stats.mean.exposed_ms << " ms";
   out.flags(flags);

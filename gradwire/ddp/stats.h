@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gradwire/base/bytes.h"
+#include "gradwire/hook/report.h"
 
 namespace gradwire {
 
@@ -48,10 +49,17 @@ struct Stats {
   std::int64_t plain_bytes = 0;
   // In the order of first use.
   std::vector<HookBytes> sent_by_hook;
+  // What became of every parameter in the last step, from hooks that treat them
+  // differently (PowerSGD).
+  std::vector<ParameterReport> by_parameter;
   // Means over all steps but the first, which warms up.
   StepTimes mean;
   StepTimes last;
 };
+
+// Numbers in gradients for one that is sent; 1 where parameters are not
+// reported.
+double compression_ratio(const Stats& stats);
 
 std::ostream& operator<<(std::ostream& out, const Stats& stats);
 

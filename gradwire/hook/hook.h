@@ -11,6 +11,7 @@
 #include "gradwire/comm/future.h"
 #include "gradwire/comm/group.h"
 #include "gradwire/hook/bucket.h"
+#include "gradwire/hook/report.h"
 
 namespace gradwire {
 
@@ -45,6 +46,12 @@ class Hook {
   // as the one that was saved would have.
   virtual void save(HookState&) {}
   virtual void load(const HookState&) {}
+
+  // Of all parameters, or of none: only hooks that treat them differently have
+  // something to say. Between two iterations, and not collective.
+  virtual std::vector<ParameterReport> report() const {
+    return {};
+  }
 };
 
 // What a hook is made from.
@@ -70,12 +77,18 @@ struct HookInfo {
   std::vector<Option> options = {};
   Result result = Result::kAverage;
   // Largest error of the average relative to the largest gradient element.
-  // 0: exact up to the rounding of the sum.
+  // 0: exact up to the rounding of the sum. Infinite: it depends on the
+  // gradients, and a world of one loses too.
   double tolerance = 0.0;
   Wraps wraps = Wraps::kNever;
+  // Options with which the first step does what later ones do, for tests: the
+  // conformance suite adds them to the name.
+  std::string trial = {};
   // Does exactly what the Reducer does by itself. DDP then lets it, as long as
   // no other hook was in use: scaling while copying saves a pass over memory.
   bool plain_average = false;
+  // Throws Error for options that exclude each other.
+  std::function<void(const Options&)> check = {};
 };
 
 }  // namespace gradwire

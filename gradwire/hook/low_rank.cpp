@@ -1,162 +1,52 @@
 #include "gradwire/hook/low_rank.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/sub.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "gradwire/base/text.h"
+#include "gradwire/comm/finite.h"
 
 namespace gradwire {
 namespace {
 
 at::Tensor slice(
-    const at::Tensor& flat, std::int64_t begin, at::IntArrayRef sizes) {
-  return flat.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
+    const at::Tensor& flat, std::int64_t begin, std::int64_t elems) {
+  return flat.defined() ? flat.narrow(0, begin, elems) : at::Tensor();
 }
 
-bool all_finite(const at::Tensor& tensor) {
-  return tensor.isfinite().all().item<bool>();
+const float* floats_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+
+bool holds_floats(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat && tensor.is_contiguous();
+}
+
+double largest_of(const at::Tensor& tensor) {
+  return tensor.numel() == 0
+             ? 0
+             : at::linalg_vector_norm(
+                   tensor, std::numeric_limits<double>::infinity())
+                   .item<double>();
+}
+
+double largest_number(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return std::numeric_limits<at::Half>::max();
+    case at::kDouble:
+      return std::numeric_limits<double>::max();
+    default:
+      return std::numeric_limits<float>::max();
+  }
 }
 
 }  // namespace
-
-LowRank::LowRank(
-    const Bucket& bucket, const PowerSgdOptions& options, Matrices matrices)
-    : options_(options),
-      matrices_(matrices),
-      type_(bucket.buffer().scalar_type()) {
-  for (std::size_t i = 0; i < bucket.size(); ++i) {
-    names_.push_back(bucket.parameter(i).name);
-    elems_.push_back(bucket.elems(i));
-  }
-  if (matrices == Matrices::kParameters) {
-    plan_parameters(bucket);
-  } else {
-    plan_bucket();
-  }
-  const auto wire_type = at::TensorOptions().dtype(type_);
-  first_.wire = at::zeros({p_elems_ + rest_elems_}, wire_type);
-  first_.floats = type_ == at::kFloat ? first_.wire.narrow(0, 0, p_elems_)
-                                      : at::zeros({p_elems_}, at::kFloat);
-  if (type_ != at::kFloat) {
-    second_.wire = at::zeros({q_elems_}, wire_type);
-  }
-  if (!options_.error_feedback || matrices == Matrices::kBucket) {
-    own_m_ = at::zeros({m_elems_}, at::kFloat);
-  }
-}
-
-void LowRank::plan_parameters(const Bucket& bucket) {
-  std::int64_t from = 0;
-  for (std::size_t i = 0; i < bucket.size(); ++i) {
-    const at::Tensor& tensor = bucket.parameter(i).tensor;
-    const std::int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 0;
-    const std::int64_t columns = rows > 0 ? tensor.numel() / rows : 0;
-    const std::int64_t rank = std::min({rows, columns, options_.rank});
-    const bool shrinks = static_cast<double>((rows + columns) * rank) *
-                             options_.min_compression_rate <
-                         static_cast<double>(rows * columns);
-    if (shrinks && !tensor.is_complex()) {
-      add_matrix(i, rows, columns, rank);
-    } else {
-      rest_.push_back({from, elems_[i]});
-      rest_elems_ += elems_[i];
-    }
-    from += elems_[i];
-  }
-  for (Shape& shape : shapes_) {
-    shape.m_begin = m_elems_;
-    shape.p_begin = p_elems_;
-    shape.q_begin = q_elems_;
-    m_elems_ += shape.count() * shape.rows * shape.columns;
-    p_elems_ += shape.count() * shape.rows * shape.rank;
-    q_elems_ += shape.count() * shape.columns * shape.rank;
-  }
-}
-
-void LowRank::add_matrix(
-    std::size_t member,
-    std::int64_t rows,
-    std::int64_t columns,
-    std::int64_t rank) {
-  const auto known = std::ranges::find_if(shapes_, [&](const Shape& shape) {
-    return options_.batch && shape.rows == rows && shape.columns == columns;
-  });
-  if (known != shapes_.end()) {
-    known->members.push_back(member);
-  } else {
-    shapes_.push_back(
-        {.rows = rows, .columns = columns, .rank = rank, .members = {member}});
-  }
-}
-
-void LowRank::plan_bucket() {
-  std::int64_t elems = 0;
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    elems += elems_[i];
-    bucket_name_ += names_[i] + " ";
-  }
-  auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(elems)));
-  side += side * side < elems;
-  if (side == 0) {
-    return;
-  }
-  const std::int64_t rank = std::min(side, options_.rank);
-  shapes_.push_back(
-      {.rows = side, .columns = side, .rank = rank, .members = {0}});
-  m_elems_ = side * side;
-  p_elems_ = q_elems_ = side * rank;
-}
-
-bool LowRank::fits(const Bucket& bucket) const {
-  if (bucket.size() != names_.size() ||
-      bucket.buffer().scalar_type() != type_) {
-    return false;
-  }
-  for (std::size_t i = 0; i < bucket.size(); ++i) {
-    if (bucket.parameter(i).name != names_[i] || bucket.elems(i) != elems_[i]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-ParameterMemory::Entries LowRank::residual_entries() const {
-  ParameterMemory::Entries entries;
-  if (matrices_ == Matrices::kBucket) {
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      entries.push_back({names_[i], elems_[i]});
-    }
-    return entries;
-  }
-  for (const Shape& shape : shapes_) {
-    for (const std::size_t member : shape.members) {
-      entries.push_back({names_[member], elems_[member]});
-    }
-  }
-  return entries;
-}
-
-ParameterMemory::Entries LowRank::basis_entries() const {
-  ParameterMemory::Entries entries;
-  for (const Shape& shape : shapes_) {
-    for (const std::size_t member : shape.members) {
-      const bool whole = matrices_ == Matrices::kBucket;
-      entries.push_back(
-          {whole ? bucket_name_ : names_[member], shape.columns * shape.rank});
-    }
-  }
-  return entries;
-}
 
 void LowRank::Message::pack() const {
   if (wire.scalar_type() != at::kFloat) {
@@ -170,154 +60,310 @@ void LowRank::Message::unpack() const {
   }
 }
 
-at::Tensor LowRank::m(const Shape& shape) const {
-  const at::Tensor& all = own_m_.defined() ? own_m_ : step_->residual.after;
-  return slice(all, shape.m_begin, {shape.count(), shape.rows, shape.columns});
+float* LowRank::p(const Shape& shape, std::int64_t matrix) const {
+  return left_.floats.data_ptr<float>() + shape.p_begin +
+         matrix * shape.rows * shape.rank;
 }
 
-at::Tensor LowRank::p(const Shape& shape) const {
-  return slice(
-      first_.floats, shape.p_begin, {shape.count(), shape.rows, shape.rank});
+float* LowRank::q(const Shape& shape, std::int64_t matrix) const {
+  return right_.floats.data_ptr<float>() + shape.q_begin +
+         matrix * shape.columns * shape.rank;
 }
 
-at::Tensor LowRank::q(const Shape& shape) const {
-  return slice(
-      second_.floats,
-      shape.q_begin,
-      {shape.count(), shape.columns, shape.rank});
+linalg::Columns LowRank::columns_of(
+    const Shape& shape, std::int64_t matrix, Side side) const {
+  return side == Side::kLeft
+             ? linalg::
+                   Columns{p(shape, matrix), shape.rows, shape.rank, shape.rank, 1}
+             : linalg::Columns{
+                   q(shape, matrix),
+                   shape.columns,
+                   shape.rank,
+                   1,
+                   shape.columns};
+}
+
+template <class Work>
+void LowRank::each_matrix(const Work& work) const {
+  for (const Shape& shape : shapes_) {
+    for (std::int64_t k = 0; k < shape.count(); ++k) {
+      work(shape, k);
+    }
+  }
+}
+
+LowRank::Rows LowRank::rows_of(
+    const Shape& shape,
+    std::int64_t matrix,
+    std::int64_t first,
+    std::int64_t count) const {
+  Rows rows{.first = first, .count = count, .columns = shape.columns};
+  const std::int64_t begin = first * shape.columns;
+  rows.elems = count * shape.columns;
+  if (matrices_ == Matrices::kBucket) {
+    const at::Tensor& buffer = step_->bucket.buffer();
+    rows.elems =
+        std::clamp<std::int64_t>(buffer.numel() - begin, 0, rows.elems);
+    rows.gradient =
+        buffer.narrow(0, std::min(begin, buffer.numel()), rows.elems);
+  } else {
+    rows.gradient =
+        step_->bucket.gradient(shape.members[matrix]).narrow(0, first, count);
+  }
+  const std::int64_t at =
+      shape.m_begin + matrix * shape.rows * shape.columns + begin;
+  rows.residual = {
+      slice(step_->residual.before, at, rows.elems),
+      slice(step_->residual.after, at, rows.elems)};
+  rows.in_place =
+      rows.elems == count * shape.columns && holds_floats(rows.gradient) &&
+      (!rows.residual.before.defined() || holds_floats(rows.residual.before));
+  return rows;
+}
+
+template <class Work>
+void LowRank::each_rows(
+    const Shape& shape, std::int64_t matrix, const Work& work) const {
+  const Rows all = rows_of(shape, matrix, 0, shape.rows);
+  if (all.in_place) {
+    work(all);
+    return;
+  }
+  // The whole rows of a bucket that ends within a row.
+  std::int64_t first = 0;
+  const std::int64_t whole = all.elems / shape.columns;
+  if (whole > 0 && whole < shape.rows) {
+    const Rows most = rows_of(shape, matrix, 0, whole);
+    if (most.in_place) {
+      work(most);
+      first = whole;
+    }
+  }
+  const std::int64_t at_once =
+      std::max<std::int64_t>(1, loaded_.numel() / shape.columns);
+  for (; first < shape.rows; first += at_once) {
+    work(rows_of(shape, matrix, first, std::min(at_once, shape.rows - first)));
+  }
+}
+
+linalg::Sum LowRank::load(const Rows& rows) {
+  if (rows.in_place) {
+    return {
+        floats_of(rows.gradient),
+        floats_of(rows.residual.before),
+        rows.count,
+        rows.columns};
+  }
+  loaded_.zero_();
+  at::Tensor to = loaded_.narrow(0, 0, rows.elems);
+  to.view(rows.gradient.sizes()).copy_(rows.gradient);
+  if (rows.residual.before.defined()) {
+    at::Tensor owed = scratch_.narrow(0, 0, rows.elems);
+    to.add_(owed.copy_(rows.residual.before));
+  }
+  return {floats_of(loaded_), nullptr, rows.count, rows.columns};
+}
+
+// What is lost is counted from what was stored, in the type of the gradients.
+void LowRank::store(
+    const Rows& rows, const float* p, const float* q, std::int64_t rank) {
+  const linalg::Sum m = load(rows);
+  at::Tensor gradient = rows.gradient;
+  at::Tensor lost = rows.residual.after;
+  if (rows.in_place) {
+    linalg::expand(
+        m,
+        p,
+        q,
+        rank,
+        gradient.data_ptr<float>(),
+        lost.defined() ? lost.data_ptr<float>() : nullptr);
+    return;
+  }
+  linalg::expand(m, p, q, rank, scratch_.data_ptr<float>(), nullptr);
+  at::Tensor sent = scratch_.narrow(0, 0, rows.elems);
+  gradient.copy_(sent.view(gradient.sizes()));
+  if (lost.defined()) {
+    sent.view(gradient.sizes()).copy_(gradient);
+    lost.copy_(loaded_.narrow(0, 0, rows.elems).sub_(sent));
+  }
 }
 
 void LowRank::begin(Step step, int world) {
   step_ = std::move(step);
   world_ = world;
-  second_.floats = step_->basis.after;
-  if (type_ == at::kFloat) {
-    second_.wire = second_.floats;
-  }
-  if (options_.warm_start) {
-    second_.floats.copy_(step_->basis.before);
+  first_.reset();
+  finite_ = true;
+}
+
+at::Tensor LowRank::project(Side side) {
+  const Side other = side == Side::kLeft ? Side::kRight : Side::kLeft;
+  const bool is_first = !first_;
+  if (is_first) {
+    first_ = side;
+    recall(other);
   } else {
-    second_.floats.zero_();
+    message(other).unpack();
   }
-  for (const Shape& shape : shapes_) {
-    draw_basis(shape);
-    load(shape);
-    at::Tensor product = p(shape);
-    at::bmm_out(product, m(shape), q(shape));
+  last_ = side;
+  make_basis(other, is_first);
+  if (side == Side::kRight) {
+    right_.floats.zero_();
   }
-  first_.floats.mul_(1.0 / world_);
-  first_.pack();
-  const at::Tensor& buffer = step_->bucket.buffer();
-  std::int64_t to = p_elems_;
+  each_matrix([&](const Shape& shape, std::int64_t matrix) {
+    float* left = p(shape, matrix);
+    float* right = q(shape, matrix);
+    each_rows(shape, matrix, [&](const Rows& rows) {
+      float* part = left + rows.first * shape.rank;
+      if (side == Side::kLeft) {
+        linalg::times_transposed(load(rows), right, shape.rank, part);
+      } else {
+        linalg::add_transposed_times(load(rows), part, shape.rank, right);
+      }
+    });
+  });
+  Message& sent = message(side);
+  sent.floats.mul_(1.0 / world_);
+  sent.pack();
+  if (!is_first) {
+    return sent.wire.narrow(0, 0, sent.floats.numel());
+  }
+  put_rest(sent.wire);
+  return sent.wire;
+}
+
+void LowRank::recall(Side side) {
+  const at::Tensor& before = step_->basis.before;
+  if (step_->fresh) {
+    message(side).floats.zero_();
+    return;
+  }
+  each_matrix([&](const Shape& shape, std::int64_t matrix) {
+    const linalg::Columns columns = columns_of(shape, matrix, side);
+    const float* from = before.const_data_ptr<float>() + shape.basis_begin +
+                        matrix * shape.basis_elems;
+    std::copy_n(from, columns.rows * columns.count, columns.data);
+  });
+}
+
+void LowRank::remember() {
+  const at::Tensor& after = step_->basis.after;
+  each_matrix([&](const Shape& shape, std::int64_t matrix) {
+    const linalg::Columns columns = columns_of(shape, matrix, last_);
+    float* to = after.data_ptr<float>() + shape.basis_begin +
+                matrix * shape.basis_elems;
+    std::copy_n(columns.data, columns.rows * columns.count, to);
+  });
+}
+
+// What a step begins with lacks columns at first, and where the gradient was of
+// lower rank: these are drawn. What a gradient leaves empty within a step stays
+// so.
+void LowRank::make_basis(Side side, bool from_memory) {
+  each_matrix([&](const Shape& shape, std::int64_t matrix) {
+    const linalg::Columns columns = columns_of(shape, matrix, side);
+    linalg::Orthogonaliser::Fill fill;
+    if (from_memory) {
+      fill = [&](std::int64_t column, int attempt) {
+        draw(name_of(shape, matrix), columns, column, attempt);
+      };
+    }
+    const double epsilon = from_memory ? 0 : options_.epsilon / world_;
+    finite_ &= orthogonaliser_.apply(columns, epsilon, fill);
+  });
+}
+
+// The same numbers on all ranks, and nobody else's generator moves.
+void LowRank::draw(
+    const std::string& name,
+    const linalg::Columns& columns,
+    std::int64_t column,
+    int attempt) const {
+  const auto key = fingerprint(concat(
+      options_.seed, " ", step_->number, " ", attempt, " ", column, " ", name));
+  const auto generator = at::make_generator<at::CPUGeneratorImpl>(key);
+  const at::Tensor numbers = at::randn({columns.rows}, generator, at::kFloat);
+  const float* from = numbers.const_data_ptr<float>();
+  for (std::int64_t i = 0; i < columns.rows; ++i) {
+    columns.data[i * columns.row_step + column * columns.column_step] = from[i];
+  }
+}
+
+void LowRank::put_rest(const at::Tensor& wire) {
+  std::int64_t to = wire.numel() - rest_elems_;
   for (const Rest& rest : rest_) {
-    first_.wire.narrow(0, to, rest.elems)
-        .copy_(buffer.narrow(0, rest.from, rest.elems))
+    wire.narrow(0, to, rest.elems)
+        .copy_(step_->bucket.buffer().narrow(0, rest.from, rest.elems))
         .mul_(1.0 / world_);
     to += rest.elems;
   }
 }
 
-// Q orthonormal. Columns that it lacks are drawn: all of them at first, and
-// what a gradient of lower rank has left empty. The same numbers on all ranks,
-// and nobody else's generator moves.
-void LowRank::draw_basis(const Shape& shape) {
-  orthogonaliser_.apply(
-      q(shape), 0, [&](std::int64_t matrix, std::int64_t k, at::Tensor column) {
-        const bool whole = matrices_ == Matrices::kBucket;
-        const std::string& name =
-            whole ? bucket_name_ : names_[shape.members[matrix]];
-        const auto key = fingerprint(
-            concat(options_.seed, " ", step_->number, " ", k, " ", name));
-        const auto generator = at::make_generator<at::CPUGeneratorImpl>(key);
-        column.copy_(at::randn({shape.columns}, generator, at::kDouble));
-      });
-}
-
-void LowRank::load(const Shape& shape) {
-  const at::Tensor& before = step_->residual.before;
-  at::Tensor all = m(shape);
-  if (matrices_ == Matrices::kBucket) {
-    const at::Tensor& buffer = step_->bucket.buffer();
-    at::Tensor to = own_m_.narrow(0, 0, buffer.numel());
-    to.copy_(buffer);
-    if (before.defined()) {
-      to.add_(before);
-    }
-    return;
+void LowRank::take_rest(const at::Tensor& wire) {
+  std::int64_t from = wire.numel() - rest_elems_;
+  for (const Rest& rest : rest_) {
+    step_->bucket.buffer()
+        .narrow(0, rest.from, rest.elems)
+        .copy_(wire.narrow(0, from, rest.elems));
+    from += rest.elems;
   }
-  for (std::int64_t k = 0; k < shape.count(); ++k) {
-    const at::Tensor gradient = step_->bucket.gradient(shape.members[k]);
-    at::Tensor to = all[k].view(gradient.sizes());
-    if (!before.defined()) {
-      to.copy_(gradient);
-      continue;
-    }
-    const at::Tensor owed = slice(
-        before,
-        shape.m_begin + k * shape.rows * shape.columns,
-        gradient.sizes());
-    if (gradient.scalar_type() == at::kFloat) {
-      at::add_out(to, gradient, owed);
-    } else {
-      to.copy_(gradient).add_(owed);
-    }
-  }
-}
-
-void LowRank::turn() {
-  first_.unpack();
-  for (const Shape& shape : shapes_) {
-    orthogonaliser_.apply(p(shape), options_.epsilon / world_);
-    at::Tensor product = q(shape);
-    at::bmm_out(product, m(shape).transpose(1, 2), p(shape));
-  }
-  second_.floats.mul_(1.0 / world_);
-  second_.pack();
 }
 
 bool LowRank::finish() {
-  second_.unpack();
-  for (const Shape& shape : shapes_) {
-    store(shape);
+  message(last_).unpack();
+  finite_ &=
+      all_finite(message(last_).floats) && all_finite(message(*first_).wire);
+  each_matrix([&](const Shape& shape, std::int64_t matrix) {
+    each_rows(shape, matrix, [&](const Rows& rows) {
+      store(
+          rows,
+          p(shape, matrix) + rows.first * shape.rank,
+          q(shape, matrix),
+          shape.rank);
+    });
+  });
+  take_rest(message(*first_).wire);
+  if (finite_ && may_overflow()) {
+    finite_ = all_finite(step_->bucket.buffer());
   }
-  const at::Tensor& buffer = step_->bucket.buffer();
-  std::int64_t from = p_elems_;
-  for (const Rest& rest : rest_) {
-    buffer.narrow(0, rest.from, rest.elems)
-        .copy_(first_.wire.narrow(0, from, rest.elems));
-    from += rest.elems;
+  remember();
+  if (step_->measure) {
+    measure();
   }
-  const bool finite = all_finite(first_.wire) && all_finite(second_.floats);
   step_.reset();
-  return finite;
+  return finite_;
 }
 
-// What is lost is counted from what was stored, in the type of the gradients.
-void LowRank::store(const Shape& shape) {
+// Whether a product can be larger than its type holds.
+bool LowRank::may_overflow() const {
+  double bound = largest_of(left_.floats) * largest_of(right_.floats);
+  std::int64_t rank = 0;
+  for (const Shape& shape : shapes_) {
+    rank = std::max(rank, shape.rank);
+  }
+  return bound * static_cast<double>(rank) >= largest_number(type_);
+}
+
+void LowRank::measure() {
   const at::Tensor& after = step_->residual.after;
-  const at::Tensor left = p(shape);
-  const at::Tensor right = q(shape).transpose(1, 2);
-  if (matrices_ == Matrices::kBucket) {
-    const at::Tensor& buffer = step_->bucket.buffer();
-    at::Tensor sent =
-        at::bmm(left, right).flatten().narrow(0, 0, buffer.numel());
-    buffer.copy_(sent);
-    if (after.defined()) {
-      at::Tensor lost = after;
-      at::sub_out(lost, own_m_.narrow(0, 0, buffer.numel()), buffer);
-    }
+  if (!after.defined()) {
     return;
   }
-  for (std::int64_t k = 0; k < shape.count(); ++k) {
-    at::Tensor gradient = step_->bucket.gradient(shape.members[k]);
-    if (gradient.scalar_type() == at::kFloat && gradient.is_contiguous()) {
-      at::Tensor matrix = gradient.view({shape.rows, shape.columns});
-      at::mm_out(matrix, left[k], right[k]);
+  std::int64_t begin = 0;
+  const auto measure_next = [&](std::size_t member) {
+    residual_norms_[member] =
+        at::linalg_vector_norm(
+            after.narrow(0, begin, elems_[member]), 2, {}, false, at::kFloat)
+            .item<double>();
+    begin += elems_[member];
+  };
+  for (const Shape& shape : shapes_) {
+    if (matrices_ == Matrices::kBucket) {
+      for (std::size_t i = 0; i < names_.size(); ++i) {
+        measure_next(i);
+      }
     } else {
-      gradient.copy_(at::mm(left[k], right[k]).view(gradient.sizes()));
-    }
-    if (after.defined()) {
-      m(shape)[k].view(gradient.sizes()).sub_(gradient);
+      std::ranges::for_each(shape.members, measure_next);
     }
   }
 }

@@ -10,31 +10,38 @@
 #include <vector>
 
 #include "gradwire/hook/bucket.h"
-#include "gradwire/hook/orthogonal.h"
+#include "gradwire/hook/hook.h"
 #include "gradwire/hook/parameter_memory.h"
 #include "gradwire/hook/powersgd_options.h"
+#include "gradwire/linalg/orthogonal.h"
+#include "gradwire/linalg/thin_product.h"
 
 namespace gradwire {
 
-// The matrices of a bucket as products P Q', with as few columns as asked for,
-// and the rest of it. A step is
+// The matrices of a bucket as products P Q, with as few columns of P and rows
+// of Q as asked for, and the rest of the bucket. M is gradient + residual. A
+// step is
 //
-//   begin()   M = gradient + residual, P = M Q          first() is averaged
-//   turn()    P made orthonormal, Q = M' P              second() is averaged
-//   finish()  gradient = P Q', residual = M - P Q'
+//   project(kLeft)    P = M Q', Q made orthonormal        averaged by the
+//   caller project(kRight)   Q = P' M, P made orthonormal        averaged by
+//   the caller finish()          gradient = P Q, residual = M - P Q
 //
-// where averaging is the caller's. Planned once for a bucket; buffers are kept.
-// One step at a time. Not thread safe.
+// or several such pairs, or only one of the two. The rest travels with what is
+// sent first. M is computed again each time it is needed: it is not worth
+// memory of its own. Planned once for a bucket; buffers are kept. One step at a
+// time. Not thread safe.
 class LowRank {
  public:
   // What is taken for a matrix: every parameter, with its first dimension as
-  // rows, if it shrinks enough; or all of the bucket, filled up to a square.
+  // rows; or all of the bucket, filled up to a square. Either only if it
+  // shrinks enough.
   enum class Matrices { kParameters, kBucket };
+  enum class Side { kLeft, kRight };
 
   LowRank(
       const Bucket& bucket, const PowerSgdOptions& options, Matrices matrices);
 
-  // What to remember of which parameter: M's residual, and Q.
+  // What to remember of which parameter: the residual, and P or Q.
   ParameterMemory::Entries residual_entries() const;
   ParameterMemory::Entries basis_entries() const;
   bool fits(const Bucket& bucket) const;
@@ -45,20 +52,20 @@ class LowRank {
     ParameterMemory::Floats residual = {};
     ParameterMemory::Floats basis = {};
     std::uint64_t number = 0;
+    // What is drawn, and not taken from memory.
+    bool fresh = false;
+    // Whether finish() shall measure the residuals.
+    bool measure = false;
   };
   // `world`: how many ranks; what is averaged is divided by it beforehand.
   void begin(Step step, int world);
-  void turn();
+  // What all ranks average, in the type of the gradients. May be empty.
+  at::Tensor project(Side side);
   // False when something in it is not finite.
   bool finish();
 
-  // What all ranks average, in the type of the gradients. May be empty.
-  const at::Tensor& first() const {
-    return first_.wire;
-  }
-  const at::Tensor& second() const {
-    return second_.wire;
-  }
+  // What the last step sent of which parameter.
+  std::vector<ParameterReport> report() const;
 
  private:
   // Matrices of one shape.
@@ -68,14 +75,28 @@ class LowRank {
     std::int64_t rank = 0;
     // Which parameters of the bucket.
     std::vector<std::size_t> members;
-    // Where their floats begin among all M, P and Q.
+    // Where what they have begins among all residuals, P, Q, and memories.
     std::int64_t m_begin = 0;
     std::int64_t p_begin = 0;
     std::int64_t q_begin = 0;
+    std::int64_t basis_begin = 0;
+    std::int64_t basis_elems = 0;
 
     std::int64_t count() const {
       return static_cast<std::int64_t>(members.size());
     }
+  };
+  // Some rows of one matrix.
+  struct Rows {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    std::int64_t columns = 0;
+    // The elements there are: fewer where a bucket ends within the last row.
+    std::int64_t elems = 0;
+    at::Tensor gradient = {};
+    ParameterMemory::Floats residual = {};
+    // Products can work where the elements lie.
+    bool in_place = false;
   };
   // A run of the buffer that is sent in full.
   struct Rest {
@@ -94,17 +115,49 @@ class LowRank {
 
   void plan_parameters(const Bucket& bucket);
   void plan_bucket();
-  void add_matrix(
-      std::size_t member,
-      std::int64_t rows,
-      std::int64_t columns,
-      std::int64_t rank);
-  void load(const Shape& shape);
-  void store(const Shape& shape);
-  void draw_basis(const Shape& shape);
-  at::Tensor m(const Shape& shape) const;
-  at::Tensor p(const Shape& shape) const;
-  at::Tensor q(const Shape& shape) const;
+  bool shrinks(
+      std::int64_t rows, std::int64_t columns, std::int64_t elems) const;
+  std::int64_t rank_of(std::int64_t rows, std::int64_t columns) const;
+  void add_matrix(std::size_t member, std::int64_t rows, std::int64_t columns);
+  void plan_memory();
+  Message make_message(std::int64_t elems, bool may_be_first) const;
+  Message& message(Side side) {
+    return side == Side::kLeft ? left_ : right_;
+  }
+  const std::string& name_of(const Shape& shape, std::int64_t matrix) const;
+
+  float* p(const Shape& shape, std::int64_t matrix) const;
+  float* q(const Shape& shape, std::int64_t matrix) const;
+  linalg::Columns columns_of(
+      const Shape& shape, std::int64_t matrix, Side side) const;
+
+  template <class Work>
+  void each_matrix(const Work& work) const;
+  // Calls work(rows) for all rows of a matrix, some at a time.
+  template <class Work>
+  void each_rows(
+      const Shape& shape, std::int64_t matrix, const Work& work) const;
+  Rows rows_of(
+      const Shape& shape,
+      std::int64_t matrix,
+      std::int64_t first,
+      std::int64_t count) const;
+  linalg::Sum load(const Rows& rows);
+  void store(
+      const Rows& rows, const float* p, const float* q, std::int64_t rank);
+
+  void recall(Side side);
+  void remember();
+  void make_basis(Side side, bool from_memory);
+  void draw(
+      const std::string& name,
+      const linalg::Columns& columns,
+      std::int64_t column,
+      int attempt) const;
+  void put_rest(const at::Tensor& wire);
+  void take_rest(const at::Tensor& wire);
+  bool may_overflow() const;
+  void measure();
 
   PowerSgdOptions options_;
   Matrices matrices_;
@@ -113,20 +166,27 @@ class LowRank {
   at::ScalarType type_;
   std::vector<Shape> shapes_;
   std::vector<Rest> rest_;
-  std::int64_t m_elems_ = 0;
   std::int64_t p_elems_ = 0;
   std::int64_t q_elems_ = 0;
   std::int64_t rest_elems_ = 0;
-  // All P, with the rest behind; all Q.
-  Message first_;
-  Message second_;
-  // M, where it is not the residual to be.
-  at::Tensor own_m_;
+  // All P and all Q.
+  Message left_;
+  Message right_;
+  // Rows that products cannot work on in place, and what was sent of them.
+  at::Tensor loaded_;
+  at::Tensor scratch_;
   // What Q of a whole bucket is remembered by.
   std::string bucket_name_;
-  Orthogonaliser orthogonaliser_;
+  linalg::Orthogonaliser orthogonaliser_;
+
   std::optional<Step> step_;
   int world_ = 1;
+  // What was sent first and last in this step.
+  std::optional<Side> first_;
+  Side last_ = Side::kLeft;
+  bool finite_ = true;
+  // By parameter, as last measured.
+  std::vector<double> residual_norms_;
 };
 
 }  // namespace gradwire

@@ -12,7 +12,14 @@ const ParameterMemory::Floats& ParameterMemory::of(
     std::size_t bucket, const Entries& entries) {
   auto found = records_.find(bucket);
   if (found != records_.end() && !fits(found->second, entries)) {
-    rebuild();
+    // What this step has touched already is not what this bucket looks for.
+    found->second.touched = false;
+    std::erase_if(records_, [&](const auto& item) {
+      if (!item.second.touched) {
+        homeless_.merge(split(item.second));
+      }
+      return !item.second.touched;
+    });
     found = records_.end();
   }
   if (found == records_.end()) {
@@ -41,7 +48,7 @@ ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
   for (const Entry& entry : entries) {
     all += entry.elems;
   }
-  record.floats = {at::zeros({all}, at::kFloat), at::zeros({all}, at::kFloat)};
+  record.floats = {at::zeros({all}, type_), at::zeros({all}, type_)};
   std::int64_t begin = 0;
   for (const auto& [view, count] : entries) {
     const std::string name(view);
@@ -82,23 +89,40 @@ void ParameterMemory::rollback() {
   }
 }
 
+ParameterMemory::ByName ParameterMemory::split(const Record& record) {
+  ByName parts;
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < record.names.size(); ++i) {
+    parts[record.names[i]] =
+        record.floats.before.narrow(0, begin, record.elems[i]);
+    begin += record.elems[i];
+  }
+  return parts;
+}
+
 void ParameterMemory::rebuild() {
-  for (auto& [index, record] : records_) {
-    std::int64_t begin = 0;
-    for (std::size_t i = 0; i < record.names.size(); ++i) {
-      homeless_[record.names[i]] =
-          record.floats.before.narrow(0, begin, record.elems[i]);
-      begin += record.elems[i];
-    }
+  for (const auto& [index, record] : records_) {
+    homeless_.merge(split(record));
   }
   records_.clear();
 }
 
-ParameterMemory::ByName ParameterMemory::save() {
-  rebuild();
+void ParameterMemory::clear() {
+  records_.clear();
+  homeless_.clear();
+}
+
+ParameterMemory::ByName ParameterMemory::save() const {
   ByName state;
-  for (const auto& [name, floats] : homeless_) {
-    state[name] = floats.clone();
+  const auto add = [&](const ByName& parts) {
+    for (const auto& [name, floats] : parts) {
+      state[name] =
+          floats.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    }
+  };
+  add(homeless_);
+  for (const auto& [index, record] : records_) {
+    add(split(record));
   }
   return state;
 }

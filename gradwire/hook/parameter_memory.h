@@ -11,9 +11,9 @@
 
 namespace gradwire {
 
-// Floats that belong to parameters, by name: they survive another bucket layout
-// and a restart. In memory they lie bucket by bucket, in the order that a hook
-// works in, so that one pass over a bucket is one pass over them.
+// Numbers that belong to parameters, by name: they survive another bucket
+// layout and a restart. In memory they lie bucket by bucket, in the order that
+// a hook works in, so that one pass over a bucket is one pass over them.
 //
 // A step reads what the step before has left and writes what it leaves beside
 // it. That takes its place with commit(); after rollback() the step has never
@@ -29,13 +29,14 @@ class ParameterMemory {
   using ByName = std::map<std::string, at::Tensor>;
 
   struct Floats {
-    // Flat, fp32, the entries one after another. Zeros at first.
+    // Flat, the entries one after another. Zeros at first.
     at::Tensor before;
     at::Tensor after;
   };
 
   // `what` it is, for errors: "residual".
-  explicit ParameterMemory(std::string what) : what_(std::move(what)) {}
+  explicit ParameterMemory(std::string what, at::ScalarType type = at::kFloat)
+      : what_(std::move(what)), type_(type) {}
 
   // For a bucket with these entries. Throws Error when a parameter has another
   // size than it had.
@@ -45,8 +46,11 @@ class ParameterMemory {
   void rollback();
   // Buckets will be others from now on.
   void rebuild();
+  // As if there had been no step.
+  void clear();
 
-  ByName save();
+  // In fp32, whatever the type.
+  ByName save() const;
   void load(const ByName& state);
 
  private:
@@ -59,9 +63,11 @@ class ParameterMemory {
   };
 
   static bool fits(const Record& record, const Entries& entries);
+  static ByName split(const Record& record);
   Record make_record(const Entries& entries);
 
   std::string what_;
+  at::ScalarType type_;
   // By bucket index.
   std::map<std::size_t, Record> records_;
   // Of parameters that no record has.

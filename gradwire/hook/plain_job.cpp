@@ -1,6 +1,6 @@
 #include "gradwire/hook/plain_job.h"
 
-#include <ATen/ops/isfinite.h>
+#include "gradwire/comm/finite.h"
 
 namespace gradwire {
 
@@ -23,7 +23,7 @@ void PlainJob::run(std::size_t phase, const Lane::Groups& groups) {
   } else if (phase == 1) {
     const at::Tensor sum = sum_.wait();
     const at::Tensor dense = sum.is_sparse() ? sum._values() : sum;
-    if (!dense.isfinite().all().item<bool>()) {
+    if (!all_finite(dense)) {
       *not_finite_ = true;
     }
     result_->markCompleted(c10::IValue(sum));

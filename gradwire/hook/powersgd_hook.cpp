@@ -2,6 +2,10 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
 #include "gradwire/base/error.h"
 #include "gradwire/comm/lane.h"
 #include "gradwire/hook/dense.h"
@@ -11,18 +15,45 @@
 namespace gradwire {
 namespace {
 
-// One bucket of one step. Phases: multiply and send P, orthogonalise and send
-// Q, reconstruct.
+using Side = LowRank::Side;
+
+// What steps send, in order.
+std::vector<Side> sides_of(const PowerSgdOptions& options, std::uint64_t turn) {
+  if (options.alternate) {
+    return {turn % 2 == 0 ? Side::kLeft : Side::kRight};
+  }
+  std::vector<Side> sides;
+  for (std::int64_t i = 0; i < options.iterations; ++i) {
+    sides.push_back(Side::kLeft);
+    sides.push_back(Side::kRight);
+  }
+  return sides;
+}
+
+// One all-reduce each, and one without.
+std::vector<Lane::Phase> phases_of(const PowerSgdOptions& options) {
+  std::vector<Lane::Phase> phases;
+  for (const Side side : sides_of(options, 0)) {
+    const std::string one = side == Side::kLeft ? "P" : "Q";
+    phases.push_back({options.alternate ? "P or Q" : one, 1});
+  }
+  phases.push_back({"reconstruct", 0});
+  return phases;
+}
+
+// One bucket of one step.
 class PowerJob : public Lane::Job {
  public:
   PowerJob(
       std::shared_ptr<LowRank> low_rank,
       LowRank::Step step,
+      std::vector<Side> sides,
       int world,
       StepResults::Flag not_finite)
       : low_rank_(std::move(low_rank)),
         buffer_(step.bucket.buffer()),
         step_(std::move(step)),
+        sides_(std::move(sides)),
         world_(world),
         not_finite_(std::move(not_finite)),
         result_(
@@ -33,7 +64,7 @@ class PowerJob : public Lane::Job {
   }
   // Of a world of one, on the calling thread.
   void run_alone() {
-    for (std::size_t phase = 0; phase < 3; ++phase) {
+    for (std::size_t phase = 0; phase <= sides_.size(); ++phase) {
       run(phase, {});
     }
   }
@@ -47,16 +78,18 @@ class PowerJob : public Lane::Job {
     if (phase == 0) {
       low_rank_->begin(std::move(*step_), world_);
       step_.reset();
-      sum_up(low_rank_->first(), groups);
-    } else if (phase == 1) {
-      low_rank_->turn();
-      sum_up(low_rank_->second(), groups);
-    } else {
-      if (!low_rank_->finish()) {
-        *not_finite_ = true;
-      }
-      result_->markCompleted(c10::IValue(buffer_));
     }
+    if (phase < sides_.size()) {
+      const at::Tensor sent = low_rank_->project(sides_[phase]);
+      if (world_ > 1 && sent.numel() > 0) {
+        pending_ = groups[0].all_reduce(sent);
+      }
+      return;
+    }
+    if (!low_rank_->finish()) {
+      *not_finite_ = true;
+    }
+    result_->markCompleted(c10::IValue(buffer_));
   }
   void fail(const std::exception_ptr& error) noexcept override {
     if (!result_->completed()) {
@@ -65,35 +98,34 @@ class PowerJob : public Lane::Job {
   }
 
  private:
-  void sum_up(const at::Tensor& tensor, const Lane::Groups& groups) {
-    if (world_ > 1 && tensor.numel() > 0) {
-      pending_ = groups[0].all_reduce(tensor);
-    }
-  }
-
   std::shared_ptr<LowRank> low_rank_;
   at::Tensor buffer_;
   std::optional<LowRank::Step> step_;
+  std::vector<Side> sides_;
   int world_;
   StepResults::Flag not_finite_;
   Future::Raw result_;
   Future pending_;
 };
 
+at::ScalarType memory_type(const PowerSgdOptions& options) {
+  return options.memory == "bf16"   ? at::kBFloat16
+         : options.memory == "fp16" ? at::kHalf
+                                    : at::kFloat;
+}
+
 class PowerSgdHook : public Hook {
  public:
   PowerSgdHook(
       std::string name, const HookContext& context, LowRank::Matrices matrices)
       : name_(std::move(name)),
-        options_(context.options),
+        options_(to_powersgd_options(name_, context.options)),
         matrices_(matrices),
         pass_sparse_(passes_sparse(context.options)),
-        world_(context.group.size()) {
+        world_(context.group.size()),
+        residuals_("residual", memory_type(options_)) {
     if (world_ > 1) {
-      lane_ = std::make_unique<Lane>(
-          context.group,
-          name_,
-          std::vector<Lane::Phase>{{"P", 1}, {"Q", 1}, {"reconstruct", 0}});
+      lane_ = std::make_unique<Lane>(context.group, name_, phases_of(options_));
     }
   }
 
@@ -104,8 +136,7 @@ class PowerSgdHook : public Hook {
       results_.begin();
     }
     try {
-      const bool plain = bucket.is_sparse() ||
-                         step_ < static_cast<std::uint64_t>(options_.start);
+      const bool plain = bucket.is_sparse() || !compresses();
       const Future result = plain ? pass(bucket) : compress(bucket);
       results_.add(result, bucket.is_last());
       return result;
@@ -121,13 +152,19 @@ class PowerSgdHook : public Hook {
   void rebuild() override {
     end_step();
     residuals_.rebuild();
-    bases_.rebuild();
+    if (matrices_ == LowRank::Matrices::kBucket) {
+      // What spanned a bucket's gradients says nothing about other buckets.
+      bases_.clear();
+    } else {
+      bases_.rebuild();
+    }
     buckets_.clear();
   }
 
   void save(HookState& state) override {
     end_step();
     state.numbers["step"] = static_cast<std::int64_t>(step_);
+    state.numbers["turn"] = static_cast<std::int64_t>(turn_);
     state.shared = bases_.save();
     state.residuals = residuals_.save();
   }
@@ -135,11 +172,24 @@ class PowerSgdHook : public Hook {
   void load(const HookState& state) override {
     end_step();
     step_ = static_cast<std::uint64_t>(state.numbers.at("step"));
+    turn_ = static_cast<std::uint64_t>(state.numbers.at("turn"));
     bases_.load(state.shared);
     residuals_.load(state.residuals);
   }
 
+  std::vector<ParameterReport> report() const override {
+    std::vector<ParameterReport> all;
+    for (const auto& [index, low_rank] : buckets_) {
+      std::ranges::move(low_rank->report(), std::back_inserter(all));
+    }
+    return all;
+  }
+
  private:
+  bool compresses() const {
+    return step_ >= static_cast<std::uint64_t>(options_.start);
+  }
+
   Future pass(const Bucket& bucket) {
     if (world_ == 1) {
       return Future::ready(bucket.buffer());
@@ -155,14 +205,22 @@ class PowerSgdHook : public Hook {
     if (!planned || !planned->fits(bucket)) {
       planned = std::make_shared<LowRank>(bucket, options_, matrices_);
     }
-    LowRank::Step step{.bucket = bucket, .number = step_};
+    LowRank::Step step{
+        .bucket = bucket,
+        .number = step_,
+        .fresh = !options_.warm_start || is_turn(options_.refresh),
+        .measure = is_turn(options_.stats)};
     step.basis = bases_.of(bucket.index(), planned->basis_entries());
-    if (options_.error_feedback) {
+    if (options_.ef) {
       step.residual =
           residuals_.of(bucket.index(), planned->residual_entries());
     }
     auto job = std::make_shared<PowerJob>(
-        planned, std::move(step), world_, results_.not_finite());
+        planned,
+        std::move(step),
+        sides_of(options_, turn_),
+        world_,
+        results_.not_finite());
     if (world_ == 1) {
       job->run_alone();
     } else {
@@ -171,16 +229,20 @@ class PowerSgdHook : public Hook {
     return job->future();
   }
 
+  bool is_turn(std::int64_t interval) const {
+    return interval > 0 && turn_ % static_cast<std::uint64_t>(interval) == 0;
+  }
+
   // A step that is not finite, or that failed, will not be taken: its losses
-  // are none, and its subspace is worth nothing.
+  // are none, and its subspace is worth nothing. It counts all the same where
+  // steps are counted.
   void end_step() {
     const auto good = results_.end();
-    if (!good) {
-      return;
-    }
-    ++step_;
+    const bool taken = good.value_or(false);
+    turn_ += taken && compresses();
+    step_ += good.has_value();
     for (ParameterMemory* memory : {&residuals_, &bases_}) {
-      if (*good) {
+      if (taken) {
         memory->commit();
       } else {
         memory->rollback();
@@ -194,8 +256,10 @@ class PowerSgdHook : public Hook {
   bool pass_sparse_;
   int world_;
 
+  // Steps so far, and those of them that were compressed and taken.
   std::uint64_t step_ = 0;
-  ParameterMemory residuals_{"residual"};
+  std::uint64_t turn_ = 0;
+  ParameterMemory residuals_;
   ParameterMemory bases_{"subspace"};
   std::map<std::size_t, std::shared_ptr<LowRank>> buckets_;
   StepResults results_;
@@ -215,7 +279,13 @@ HookInfo powersgd_info(
       .make = [name, matrices](HookContext context) -> std::unique_ptr<Hook> {
         return std::make_unique<PowerSgdHook>(name, context, matrices);
       },
-      .options = powersgd_options()};
+      .options = powersgd_options(name),
+      .tolerance = std::numeric_limits<double>::infinity(),
+      .trial = "rank=2,start=0",
+      .check =
+          [name](const Options& options) {
+            to_powersgd_options(name, options);
+          }};
   info.options.push_back(sparse_option());
   return info;
 }

@@ -1,48 +1,148 @@
 #include "gradwire/hook/powersgd_options.h"
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/text.h"
+
 namespace gradwire {
+namespace {
 
-PowerSgdOptions::PowerSgdOptions(const Options& options)
-    : rank(options.integer("rank")),
-      start(options.integer("start")),
-      min_compression_rate(options.number("min_compression_rate")),
-      error_feedback(options.flag("ef")),
-      warm_start(options.flag("warm_start")),
-      epsilon(options.number("epsilon")),
-      seed(options.integer("seed")),
-      batch(options.flag("batch")) {}
+constexpr const char* kBatched = "batched_powersgd";
 
-std::vector<Option> powersgd_options() {
-  return {
-      {.name = "rank",
-       .fallback = std::int64_t{1},
-       .help = "rank of what is sent of a matrix",
-       .least = 1,
-       .most = 1024},
-      {.name = "start",
-       .fallback = std::int64_t{1000},
-       .help = "steps that average in full before",
-       .least = 0},
-      {.name = "min_compression_rate",
-       .fallback = 2.0,
-       .help = "matrices that would shrink less are sent in full",
-       .least = 1e-6},
-      {.name = "ef",
-       .fallback = true,
-       .help = "error feedback: what is lost is sent with the next step"},
-      {.name = "warm_start",
-       .fallback = true,
-       .help = "each step goes on from the subspace of the one before"},
-      {.name = "epsilon",
-       .fallback = 0.0,
-       .help = "added to lengths that are divided by",
-       .least = 0},
-      {.name = "seed",
-       .fallback = std::int64_t{0},
-       .help = "of the subspaces at the beginning"},
-      {.name = "batch",
-       .fallback = true,
-       .help = "matrices of one shape in one product"}};
+struct Range {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+};
+
+// The only list of options: calls visit(member, name, help, range).
+template <class Struct, class Visit>
+void each_option(const std::string& hook, Struct& options, Visit visit) {
+  visit(
+      options.rank, "rank", "rank of what is sent of a matrix", Range{1, 1024});
+  visit(options.start, "start", "steps that average in full before", Range{0});
+  visit(
+      options.min_compression_rate,
+      "min_compression_rate",
+      "what would shrink less is sent in full",
+      Range{1e-6});
+  visit(
+      options.ef,
+      "ef",
+      "error feedback: what is lost is sent with the next step",
+      Range{});
+  visit(
+      options.warm_start,
+      "warm_start",
+      "each step goes on from the subspace of the one before",
+      Range{});
+  visit(
+      options.epsilon,
+      "epsilon",
+      "added to lengths that are divided by",
+      Range{0});
+  visit(options.seed, "seed", "of the subspaces at the beginning", Range{});
+  visit(
+      options.stats,
+      "stats",
+      "residuals are measured every so many steps, 0: never",
+      Range{0});
+  if (hook != kBatched) {
+    visit(
+        options.batch,
+        "batch",
+        "matrices of one shape are worked on together",
+        Range{});
+  }
+  visit(
+      options.iterations,
+      "iterations",
+      "how many times a step sends P and Q",
+      Range{1, 16});
+  visit(
+      options.alternate,
+      "alternate",
+      "P and Q in turn, one of them a step",
+      Range{});
+  visit(
+      options.refresh,
+      "refresh",
+      "the subspace is drawn anew every so many steps, 0: never",
+      Range{0});
+  visit(
+      options.memory, "memory", "type of what is kept of the losses", Range{});
+}
+
+void take(const Options& from, const char* name, std::int64_t& to) {
+  to = from.integer(name);
+}
+void take(const Options& from, const char* name, double& to) {
+  to = from.number(name);
+}
+void take(const Options& from, const char* name, bool& to) {
+  to = from.flag(name);
+}
+void take(const Options& from, const char* name, std::string& to) {
+  to = from.word(name);
+}
+
+}  // namespace
+
+std::vector<Option> powersgd_options(const std::string& hook) {
+  std::vector<Option> declared;
+  const PowerSgdOptions defaults;
+  each_option(
+      hook,
+      defaults,
+      [&](const auto& value, const char* name, const char* help, Range range) {
+        declared.push_back(
+            {.name = name,
+             .fallback = value,
+             .help = help,
+             .least = range.least,
+             .most = range.most});
+        if (declared.back().name == "memory") {
+          declared.back().choices = {"fp32", "bf16", "fp16"};
+        }
+      });
+  return declared;
+}
+
+PowerSgdOptions to_powersgd_options(
+    const std::string& hook, const Options& options) {
+  PowerSgdOptions result;
+  each_option(
+      hook, result, [&](auto& value, const char* name, const char*, Range) {
+        take(options, name, value);
+      });
+  const auto refuse = [&](const auto&... why) {
+    fail("hook", "'", hook, ":alternate=on' ", why...);
+  };
+  if (result.alternate && !result.warm_start) {
+    refuse("goes on from the step before, expected warm_start=on");
+  }
+  if (result.alternate && result.iterations > 1) {
+    refuse("sends P or Q once a step, expected iterations=1");
+  }
+  return result;
+}
+
+std::string PowerSgdOptions::spec(const std::string& hook) const {
+  const PowerSgdOptions defaults;
+  std::vector<std::string> given;
+  std::vector<Option::Value> usual;
+  each_option(
+      hook, defaults, [&](const auto& value, const char*, const char*, Range) {
+        usual.push_back(value);
+      });
+  auto fallback = usual.begin();
+  each_option(
+      hook,
+      *this,
+      [&](const auto& value, const char* name, const char*, Range) {
+        if (Option::Value(value) != *fallback++) {
+          given.push_back(concat(name, "=", to_string(Option::Value(value))));
+        }
+      });
+  return given.empty() ? hook : concat(hook, ":", join(given, ","));
 }
 
 }  // namespace gradwire

@@ -97,7 +97,11 @@ Options check(const Spec& spec, const HookInfo& info) {
         to_string(spec),
         "'");
   }
-  return Options(spec.name, info.options, spec.options);
+  Options options(spec.name, info.options, spec.options);
+  if (info.check) {
+    info.check(options);
+  }
+  return options;
 }
 
 std::unique_ptr<Hook> make(const Spec& spec, const Group& group) {

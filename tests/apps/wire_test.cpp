@@ -19,6 +19,8 @@ using test::TemporaryFolder;
 struct Case {
   int world;
   std::string hook;
+  // Of the test, where the hook is not a name.
+  std::string name = hook;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.hook << " on " << c.world;
@@ -33,9 +35,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{4, "none"},
         Case{2, "int8"},
         Case{4, "int8"},
-        Case{4, "fp16"}),
+        Case{4, "fp16"},
+        Case{2, "powersgd:rank=32,start=0", "powersgd"},
+        Case{4, "powersgd:rank=32,start=0", "powersgd"}),
     [](const auto& info) {
-      return concat(info.param.hook, "_W", info.param.world);
+      return concat(info.param.name, "_W", info.param.world);
     });
 
 // What an interface with Ethernet's MTU adds to every packet.

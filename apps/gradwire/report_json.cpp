@@ -1,0 +1,24 @@
+#include "apps/gradwire/report_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace gradwire::apps {
+
+nlohmann::json rows_of(const std::vector<ParameterReport>& reports) {
+  auto rows = nlohmann::json::array();
+  for (const ParameterReport& report : reports) {
+    rows.push_back(
+        {{"name", report.name},
+         {"elems", report.elems},
+         {"sent_elems", report.sent_elems},
+         {"rank", report.rank},
+         {"residual_norm",
+          std::isfinite(report.residual_norm)
+              ? nlohmann::json(report.residual_norm)
+              : nlohmann::json()}});
+  }
+  return rows;
+}
+
+}  // namespace gradwire::apps

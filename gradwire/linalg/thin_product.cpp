@@ -1,0 +1,354 @@
+#include "gradwire/linalg/thin_product.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gradwire/linalg/thin_product.cpp"
+#include <hwy/foreach_target.h>
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <cstddef>
+
+HWY_BEFORE_NAMESPACE();
+namespace gradwire::linalg::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Tag = hn::ScalableTag<float>;
+using Floats = hn::Vec<Tag>;
+
+// Rows at a time: what is loaded of the thin matrix serves all of them.
+constexpr std::int64_t kRows = 4;
+// Columns of the thin matrix at a time: sums that fit into registers.
+constexpr std::int64_t kRanks = 4;
+// From here on what is left is written past the caches.
+constexpr std::int64_t kStreamElems = std::int64_t{1} << 20;
+
+// Some consecutive rows of a sum.
+template <bool kOwed>
+struct Rows {
+  const float* values;
+  const float* owed;
+  std::int64_t columns;
+
+  HWY_INLINE Rows(const Sum& m, std::int64_t first)
+      : values(m.values + first * m.columns),
+        owed(kOwed ? m.owed + first * m.columns : nullptr),
+        columns(m.columns) {}
+
+  HWY_INLINE Floats vector(std::int64_t row, std::int64_t column) const {
+    const Tag d;
+    const std::int64_t at = row * columns + column;
+    const Floats v = hn::LoadU(d, values + at);
+    if constexpr (kOwed) {
+      return hn::Add(v, hn::LoadU(d, owed + at));
+    }
+    return v;
+  }
+  HWY_INLINE float one(std::int64_t row, std::int64_t column) const {
+    const std::int64_t at = row * columns + column;
+    return kOwed ? values[at] + owed[at] : values[at];
+  }
+};
+
+HWY_INLINE std::int64_t whole_vectors(std::int64_t columns) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag()));
+  return columns / lanes * lanes;
+}
+
+template <bool kOwed, std::int64_t kCount, std::int64_t kSums>
+HWY_INLINE void dot_tile(
+    const Rows<kOwed>& m, const float* q, std::int64_t rank, float* p) {
+  const Tag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  Floats sums[kCount][kSums];
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      sums[i][k] = hn::Zero(d);
+    }
+  }
+  const std::int64_t whole = whole_vectors(m.columns);
+  for (std::int64_t j = 0; j < whole; j += lanes) {
+    Floats basis[kSums];
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      basis[k] = hn::LoadU(d, q + k * m.columns + j);
+    }
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const Floats v = m.vector(i, j);
+      for (std::int64_t k = 0; k < kSums; ++k) {
+        sums[i][k] = hn::MulAdd(v, basis[k], sums[i][k]);
+      }
+    }
+  }
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      float sum = hn::GetLane(hn::SumOfLanes(d, sums[i][k]));
+      for (std::int64_t j = whole; j < m.columns; ++j) {
+        sum += m.one(i, j) * q[k * m.columns + j];
+      }
+      p[i * rank + k] = sum;
+    }
+  }
+}
+
+template <bool kOwed, std::int64_t kCount, std::int64_t kSums>
+HWY_INLINE void add_tile(
+    const Rows<kOwed>& m, const float* p, std::int64_t rank, float* q) {
+  const Tag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = whole_vectors(m.columns);
+  for (std::int64_t j = 0; j < whole; j += lanes) {
+    Floats sums[kSums];
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      sums[k] = hn::LoadU(d, q + k * m.columns + j);
+    }
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const Floats v = m.vector(i, j);
+      for (std::int64_t k = 0; k < kSums; ++k) {
+        sums[k] = hn::MulAdd(hn::Set(d, p[i * rank + k]), v, sums[k]);
+      }
+    }
+    for (std::int64_t k = 0; k < kSums; ++k) {
+      hn::StoreU(sums[k], d, q + k * m.columns + j);
+    }
+  }
+  for (std::int64_t j = whole; j < m.columns; ++j) {
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const float v = m.one(i, j);
+      for (std::int64_t k = 0; k < kSums; ++k) {
+        q[k * m.columns + j] += p[i * rank + k] * v;
+      }
+    }
+  }
+}
+
+// What an expansion writes.
+struct Output {
+  float* product;
+  float* left;
+};
+
+template <bool kOwed, bool kLeft, bool kStream, std::int64_t kCount>
+HWY_INLINE void expand_tile(
+    const Rows<kOwed>& m,
+    const float* p,
+    const float* q,
+    std::int64_t rank,
+    Output to) {
+  const Tag d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = whole_vectors(m.columns);
+  for (std::int64_t j = 0; j < whole; j += lanes) {
+    Floats sums[kCount];
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      sums[i] = hn::Zero(d);
+    }
+    for (std::int64_t k = 0; k < rank; ++k) {
+      const Floats basis = hn::LoadU(d, q + k * m.columns + j);
+      for (std::int64_t i = 0; i < kCount; ++i) {
+        // Rounded twice on every processor.
+        const Floats part = hn::Mul(hn::Set(d, p[i * rank + k]), basis);
+        sums[i] = hn::Add(sums[i], part);
+      }
+    }
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      const std::int64_t at = i * m.columns + j;
+      if constexpr (kLeft) {
+        const Floats left = hn::Sub(m.vector(i, j), sums[i]);
+        if constexpr (kStream) {
+          hn::Stream(left, d, to.left + at);
+        } else {
+          hn::StoreU(left, d, to.left + at);
+        }
+      }
+      hn::StoreU(sums[i], d, to.product + at);
+    }
+  }
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    for (std::int64_t j = whole; j < m.columns; ++j) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < rank; ++k) {
+        sum += p[i * rank + k] * q[k * m.columns + j];
+      }
+      const std::int64_t at = i * m.columns + j;
+      if constexpr (kLeft) {
+        to.left[at] = m.one(i, j) - sum;
+      }
+      to.product[at] = sum;
+    }
+  }
+}
+
+// Calls work.run<count>(first) for all of them, kAtOnce at a time.
+template <std::int64_t kAtOnce, class Work>
+HWY_INLINE void in_tiles(std::int64_t all, const Work& work) {
+  std::int64_t first = 0;
+  for (; first + kAtOnce <= all; first += kAtOnce) {
+    work.template run<kAtOnce>(first);
+  }
+  for (; first < all; ++first) {
+    work.template run<1>(first);
+  }
+}
+
+template <bool kOwed, std::int64_t kCount>
+struct DotRanks {
+  Rows<kOwed> m;
+  const float* q;
+  std::int64_t rank;
+  float* p;
+
+  template <std::int64_t kSums>
+  HWY_INLINE void run(std::int64_t first) const {
+    dot_tile<kOwed, kCount, kSums>(m, q + first * m.columns, rank, p + first);
+  }
+};
+
+template <bool kOwed>
+struct Dot {
+  const Sum& m;
+  const float* q;
+  std::int64_t rank;
+  float* p;
+
+  template <std::int64_t kCount>
+  HWY_INLINE void run(std::int64_t first) const {
+    in_tiles<kRanks>(
+        rank,
+        DotRanks<kOwed, kCount>{
+            Rows<kOwed>(m, first), q, rank, p + first * rank});
+  }
+};
+
+template <bool kOwed, std::int64_t kCount>
+struct AddRanks {
+  Rows<kOwed> m;
+  const float* p;
+  std::int64_t rank;
+  float* q;
+
+  template <std::int64_t kSums>
+  HWY_INLINE void run(std::int64_t first) const {
+    add_tile<kOwed, kCount, kSums>(m, p + first, rank, q + first * m.columns);
+  }
+};
+
+template <bool kOwed>
+struct Add {
+  const Sum& m;
+  const float* p;
+  std::int64_t rank;
+  float* q;
+
+  template <std::int64_t kCount>
+  HWY_INLINE void run(std::int64_t first) const {
+    in_tiles<kRanks>(
+        rank,
+        AddRanks<kOwed, kCount>{
+            Rows<kOwed>(m, first), p + first * rank, rank, q});
+  }
+};
+
+template <bool kOwed, bool kLeft, bool kStream>
+struct Expand {
+  const Sum& m;
+  const float* p;
+  const float* q;
+  std::int64_t rank;
+  Output to;
+
+  template <std::int64_t kCount>
+  HWY_INLINE void run(std::int64_t first) const {
+    const std::int64_t at = first * m.columns;
+    expand_tile<kOwed, kLeft, kStream, kCount>(
+        Rows<kOwed>(m, first),
+        p + first * rank,
+        q,
+        rank,
+        {to.product + at, kLeft ? to.left + at : nullptr});
+  }
+};
+
+void dot(const Sum& m, const float* q, std::int64_t rank, float* p) {
+  if (m.owed != nullptr) {
+    in_tiles<kRows>(m.rows, Dot<true>{m, q, rank, p});
+  } else {
+    in_tiles<kRows>(m.rows, Dot<false>{m, q, rank, p});
+  }
+}
+
+void add(const Sum& m, const float* p, std::int64_t rank, float* q) {
+  if (m.owed != nullptr) {
+    in_tiles<kRows>(m.rows, Add<true>{m, p, rank, q});
+  } else {
+    in_tiles<kRows>(m.rows, Add<false>{m, p, rank, q});
+  }
+}
+
+// Vectors of a stream lie at multiples of their size.
+HWY_INLINE bool can_stream(const Sum& m, const float* left) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag()));
+  return m.rows * m.columns >= kStreamElems && m.columns % lanes == 0 &&
+         reinterpret_cast<std::uintptr_t>(left) % (lanes * sizeof(float)) == 0;
+}
+
+template <bool kOwed>
+HWY_INLINE void expand_sum(
+    const Sum& m,
+    const float* p,
+    const float* q,
+    std::int64_t rank,
+    Output to) {
+  if (to.left == nullptr) {
+    in_tiles<kRows>(m.rows, Expand<kOwed, false, false>{m, p, q, rank, to});
+  } else if (can_stream(m, to.left)) {
+    in_tiles<kRows>(m.rows, Expand<kOwed, true, true>{m, p, q, rank, to});
+    hwy::FlushStream();
+  } else {
+    in_tiles<kRows>(m.rows, Expand<kOwed, true, false>{m, p, q, rank, to});
+  }
+}
+
+void expand_all(
+    const Sum& m,
+    const float* p,
+    const float* q,
+    std::int64_t rank,
+    float* product,
+    float* left) {
+  if (m.owed != nullptr) {
+    expand_sum<true>(m, p, q, rank, {product, left});
+  } else {
+    expand_sum<false>(m, p, q, rank, {product, left});
+  }
+}
+
+}  // namespace gradwire::linalg::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gradwire::linalg {
+HWY_EXPORT(dot);
+HWY_EXPORT(add);
+HWY_EXPORT(expand_all);
+
+void times_transposed(
+    const Sum& m, const float* q, std::int64_t rank, float* p) {
+  HWY_DYNAMIC_DISPATCH(dot)(m, q, rank, p);
+}
+
+void add_transposed_times(
+    const Sum& m, const float* p, std::int64_t rank, float* q) {
+  HWY_DYNAMIC_DISPATCH(add)(m, p, rank, q);
+}
+
+void expand(
+    const Sum& m,
+    const float* p,
+    const float* q,
+    std::int64_t rank,
+    float* product,
+    float* left) {
+  HWY_DYNAMIC_DISPATCH(expand_all)(m, p, q, rank, product, left);
+}
+}  // namespace gradwire::linalg
+#endif

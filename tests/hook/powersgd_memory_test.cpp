@@ -1,0 +1,155 @@
+// What PowerSGD remembers from step to step, and what it forgets.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gradwire/hook/registry.h"
+#include "tests/hook/named_gradients.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace gradwire {
+namespace {
+
+using test::kMixedShapes;
+using test::random_tensor;
+using test::reduce;
+using test::run_threads;
+using test::same_bits;
+
+const std::vector<std::string> kAll{
+    "powersgd:rank=2,start=0",
+    "batched_powersgd:rank=2,start=0",
+    "powersgd:rank=2,start=0,alternate=on",
+    "powersgd:rank=2,start=0,refresh=3",
+    "powersgd:rank=2,start=2,memory=bf16"};
+
+TEST(PowerSgdMemory, FollowsParametersNotBuckets) {
+  run_threads(2, [&](const Group& group) {
+    const std::string spec = "powersgd:rank=2,start=0";
+    const auto plain = make_hook(spec, group);
+    const auto moved = make_hook(spec, group);
+    const auto unannounced = make_hook(spec, group);
+    const auto resumed = make_hook(spec, group);
+    for (int i = 0; i < 6; ++i) {
+      const auto mine =
+          test::random_gradients(kMixedShapes, 100 * i + group.rank());
+      const auto expected = reduce(*plain, mine, 4);
+      if (i == 3) {
+        moved->rebuild();
+        HookState state;
+        moved->save(state);
+        resumed->load(state);
+      }
+      test::expect_near(reduce(*moved, mine, i < 3 ? 2 : 11), expected, 1e-5);
+      test::expect_near(
+          reduce(*unannounced, mine, i < 3 ? 3 : 2), expected, 1e-5);
+      if (i >= 3) {
+        test::expect_near(reduce(*resumed, mine, 11), expected, 1e-5);
+      }
+    }
+  });
+}
+
+TEST(PowerSgdMemory, ResumingIsBitIdentical) {
+  for (const std::string& spec : kAll) {
+    SCOPED_TRACE(spec);
+    run_threads(2, [&](const Group& group) {
+      const auto gradients = [&](int step) {
+        return test::random_gradients(kMixedShapes, 100 * step + group.rank());
+      };
+      const auto hook = make_hook(spec, group);
+      for (int i = 0; i < 5; ++i) {
+        reduce(*hook, gradients(i));
+      }
+      HookState state;
+      hook->save(state);
+      const auto resumed = make_hook(spec, group);
+      resumed->load(state);
+      for (int i = 5; i < 9; ++i) {
+        const auto expected = reduce(*hook, gradients(i));
+        const auto got = reduce(*resumed, gradients(i));
+        for (std::size_t k = 0; k < got.size(); ++k) {
+          EXPECT_TRUE(same_bits(got[k], expected[k])) << i << " " << k;
+        }
+      }
+    });
+  }
+}
+
+// A step that no rank takes leaves memory as it was, whatever was in it.
+TEST(PowerSgdMemory, SkippedStepsAreForgotten) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const std::string& spec : kAll) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), inf}) {
+      SCOPED_TRACE(spec);
+      run_threads(2, [&](const Group& group) {
+        const auto hook = make_hook(spec, group);
+        const auto other = make_hook(spec, group);
+        for (int i = 0; i < 6; ++i) {
+          const auto mine = random_tensor({30, 40}, 10 * i + group.rank());
+          const auto expected = reduce(*other, {{"w", mine}}).at(0);
+          if (i == 4) {
+            auto broken = mine.clone();
+            if (group.rank() == 1) {
+              broken[7][9] = bad;
+            }
+            const auto average = reduce(*hook, {{"w", broken}}).at(0);
+            EXPECT_FALSE(average.isfinite().all().item<bool>());
+          }
+          const auto average = reduce(*hook, {{"w", mine}}).at(0);
+          // Columns that are drawn depend on the number of the step.
+          if (i < 4 || spec.find("refresh") == std::string::npos) {
+            EXPECT_LE((average - expected).abs().max().item<float>(), 1e-5)
+                << i;
+          }
+          EXPECT_TRUE(average.isfinite().all().item<bool>());
+        }
+      });
+    }
+  }
+}
+
+// The product is too large for a half, though P and Q are not.
+TEST(PowerSgdMemory, OverflowInTheReconstructionIsAnotherSkippedStep) {
+  run_threads(1, [](const Group& group) {
+    const auto hook = make_hook("powersgd:rank=1,start=0", group);
+    const auto small = random_tensor({30, 40}, 1).to(torch::kHalf);
+    reduce(*hook, {{"w", small}});
+    HookState before;
+    hook->save(before);
+    // Rank 2: what is sent of it is larger than the largest element.
+    auto large = torch::zeros({30, 40});
+    large.fill_(60000).triu_();
+    const auto average = reduce(*hook, {{"w", large.to(torch::kHalf)}}).at(0);
+    HookState after;
+    hook->save(after);
+    ASSERT_FALSE(average.isfinite().all().item<bool>());
+    EXPECT_TRUE(same_bits(before.residuals.at("w"), after.residuals.at("w")));
+    EXPECT_TRUE(same_bits(before.shared.at("w"), after.shared.at("w")));
+  });
+}
+
+// Saving is not an event: what comes next is the same with or without.
+TEST(PowerSgdMemory, SavingChangesNothing) {
+  for (const std::string& spec : kAll) {
+    run_threads(2, [&](const Group& group) {
+      const auto saved = make_hook(spec, group);
+      const auto other = make_hook(spec, group);
+      for (int i = 0; i < 5; ++i) {
+        const auto mine =
+            test::random_gradients(kMixedShapes, 100 * i + group.rank());
+        const auto got = reduce(*saved, mine);
+        const auto expected = reduce(*other, mine);
+        for (std::size_t k = 0; k < got.size(); ++k) {
+          EXPECT_TRUE(same_bits(got[k], expected[k])) << spec << " " << k;
+        }
+        HookState state;
+        saved->save(state);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace gradwire
