@@ -1,6 +1,6 @@
-// PowerSGD against its floor: every element of a gradient is read three times
-// and written once, its residual is read and written, 24 bytes, at the speed of
-// memcpy in the same run. 25 M parameters in six buckets, one thread a rank.
+// PowerSGD against its floor: 24 bytes an element (gradient and residual, read
+// and written, and read again in between) at the speed of memcpy in the same
+// run. 25 M parameters in six buckets, one thread a rank.
 //
 //   build/release/bench/gradwire_powersgd_bench
 //   gradwire run --nproc 2 -- build/release/bench/gradwire_powersgd_bench

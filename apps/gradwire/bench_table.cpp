@@ -111,16 +111,19 @@ std::string note_of(const json& row) {
   const auto hook = row.at("hook").get<std::string>();
   if (row.contains("compression_ratio")) {
     double squares = 0;
+    bool measured = false;
     for (const auto& parameter : row.at("by_parameter")) {
       const auto& norm = parameter.at("residual_norm");
+      measured = measured || !norm.is_null();
       squares += norm.is_null() ? 0 : norm.get<double>() * norm.get<double>();
     }
     return concat(
         hook,
         " sent ",
         fixed(row.at("compression_ratio"), 1),
-        " times fewer numbers than gradients have, residual norm ",
-        fixed(std::sqrt(squares), 4),
+        " times fewer numbers than gradients have",
+        measured ? concat(", residual norm ", fixed(std::sqrt(squares), 4))
+                 : "",
         "\n");
   }
   const bool ours = !row.contains("peer");

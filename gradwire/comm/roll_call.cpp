@@ -3,6 +3,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <algorithm>
+#include <future>
+#include <thread>
 #include <vector>
 
 #include "gradwire/base/text.h"
@@ -15,8 +17,10 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kLongest{5000};
+constexpr Milliseconds kBetweenLooks{20};
+// The store itself may not answer.
+constexpr Milliseconds kGrace{500};
 
-// Rank 0 serves the store.
 constexpr const char* kNoStore =
     " (rank 0 does not answer, which serves the store)";
 
@@ -41,58 +45,69 @@ struct RollCall::State {
   // ranks have seen.
   int failures = 0;
 
-  std::string key(int rank) const {
-    return concat("here/", failures, "/", rank);
+  std::string key(int failure, int rank) const {
+    return concat("here/", failure, "/", rank);
   }
-  // With a connection of its own: others may be waiting on the first one.
-  StorePtr say_here() const {
-    StorePtr own = store->clone();
-    own->set(key(origin.rank), std::vector<std::uint8_t>{1});
-    return own;
+  void say_here(int failure) const {
+    store->set(key(failure, origin.rank), std::vector<std::uint8_t>{1});
   }
-  std::string ask() const {
-    const auto until = Clock::now() + patience;
-    const StorePtr own = say_here();
+  // Throws when the store is lost.
+  std::string look(int failure) const {
+    say_here(failure);
     std::vector<int> missing;
     for (int rank = 0; rank < origin.world; ++rank) {
-      const auto left =
-          std::chrono::duration_cast<Milliseconds>(until - Clock::now());
-      try {
-        own->wait({key(rank)}, std::max(left, Milliseconds(1)));
-      } catch (const std::exception&) {
-        missing.push_back(rank);
-      }
+      missing.push_back(rank);
     }
-    return to_text(missing);
+    const auto until = Clock::now() + patience;
+    while (true) {
+      std::erase_if(missing, [&](int rank) {
+        return store->check({key(failure, rank)});
+      });
+      if (missing.empty() || Clock::now() >= until) {
+        return to_text(missing);
+      }
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
   }
 };
 
 RollCall::RollCall(const Group& group)
-    : state_(std::make_unique<State>(State{
-          group.impl().store,
+    : state_(std::make_shared<State>(State{
+          group.impl().store->clone(),
           group.impl().origin,
-          std::min<Milliseconds>(group.timeout() / 2, kLongest)})) {}
+          std::min<Milliseconds>(group.timeout() / 4, kLongest)})) {}
 
 RollCall::~RollCall() = default;
 
 void RollCall::answer() {
-  try {
-    state_->say_here();
-  } catch (const std::exception&) {
-    // Nobody is there to hear it; the error itself matters more.
-  }
-  ++state_->failures;
+  std::thread([state = state_, failure = state_->failures++] {
+    try {
+      state->say_here(failure);
+    } catch (const std::exception&) {
+      // Nobody is there to hear it; the error itself matters more.
+    }
+  }).detach();
 }
 
-std::string RollCall::missing() {
-  std::string text;
-  try {
-    text = state_->ask();
-  } catch (const std::exception&) {
-    text = kNoStore;
-  }
-  ++state_->failures;
-  return text;
+// Two threads: what the store does to the first one cannot hold up the second.
+void RollCall::ask(std::function<void(const std::string&)> tell) {
+  std::promise<std::string> found;
+  auto result = found.get_future();
+  std::thread([state = state_,
+               failure = state_->failures++,
+               found = std::move(found)]() mutable {
+    try {
+      found.set_value(state->look(failure));
+    } catch (const std::exception&) {
+      found.set_value(kNoStore);
+    }
+  }).detach();
+  std::thread([result = std::move(result),
+               tell = std::move(tell),
+               most = state_->patience + kGrace]() mutable {
+    const bool known = result.wait_for(most) == std::future_status::ready;
+    tell(known ? result.get() : kNoStore);
+  }).detach();
 }
 
 }  // namespace gradwire

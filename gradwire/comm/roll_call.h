@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -9,7 +10,8 @@ namespace gradwire {
 
 // Finds out who is gone after a collective has failed: ranks that are there say
 // so in the store. Every rank that a failure reaches must say it. Does not own
-// the group. Thread safe, one call at a time.
+// the group, but has a connection to the store. Nothing here waits; one call at
+// a time.
 class RollCall {
  public:
   explicit RollCall(const Group& group);
@@ -17,14 +19,16 @@ class RollCall {
 
   // This rank is here, with an error of its own.
   void answer();
-  // This rank is here and wants to know who else: " (rank 2 does not answer)",
-  // or nothing when all do. Waits for the others, five seconds or half of the
-  // group's timeout at most.
-  std::string missing();
+
+  // This rank is here and wants to know who else. Calls `tell` on another
+  // thread with " (rank 2 does not answer)", or with "" when all do: five
+  // seconds or a quarter of the group's timeout later at most.
+  void ask(std::function<void(const std::string&)> tell);
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  // Threads that ask hold it too.
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace gradwire

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -54,11 +55,14 @@ struct Report {
   struct Shared {
     std::string text;
     int rank = 0;
-    // Guards both: the first bucket that fails finds out who is missing, the
-    // others wait for it.
-    std::mutex mutex;
     std::unique_ptr<RollCall> roll_call;
-    std::string missing;
+    // Of what follows.
+    std::mutex mutex;
+    // Who is missing after a collective has failed; nothing while it is being
+    // found out.
+    std::optional<std::string> missing;
+    // Buckets that wait for it.
+    std::vector<std::function<void()>> waiting;
     // The first bucket of this backward that could not be reduced.
     std::atomic<std::int64_t> failed_bucket = kNone;
     std::atomic<bool> lost_group = false;
@@ -71,7 +75,51 @@ struct Report {
   std::int64_t elems = -1;
 
   void fail_with(const std::exception_ptr& error) const {
-    const std::string missing = find_missing(error);
+    const bool lost = is_comm_error(error);
+    if (lost) {
+      shared->lost_group = true;
+    }
+    std::int64_t none = kNone;
+    const bool first = shared->failed_bucket.compare_exchange_strong(
+        none, static_cast<std::int64_t>(index));
+    if (!lost) {
+      if (first) {
+        shared->roll_call->answer();
+      }
+      set_error(error, "");
+      return;
+    }
+    set_error_later(error);
+  }
+
+  // When it is known who is missing. Not on this thread: its connections must
+  // be dropped now for others to notice.
+  void set_error_later(const std::exception_ptr& error) const {
+    const std::lock_guard lock(shared->mutex);
+    if (shared->missing) {
+      set_error(error, *shared->missing);
+      return;
+    }
+    shared->waiting.push_back(
+        [*this, error] { set_error(error, *shared->missing); });
+    if (shared->waiting.size() > 1) {
+      return;
+    }
+    shared->roll_call->ask([shared = shared](const std::string& missing) {
+      std::vector<std::function<void()>> waiting;
+      {
+        const std::lock_guard lock(shared->mutex);
+        shared->missing = missing;
+        waiting.swap(shared->waiting);
+      }
+      for (const auto& tell : waiting) {
+        tell();
+      }
+    });
+  }
+
+  void set_error(
+      const std::exception_ptr& error, const std::string& missing) const {
     result->setError(add_place(
         error,
         concat(
@@ -83,24 +131,6 @@ struct Report {
             index,
             ")",
             missing)));
-  }
-
-  std::string find_missing(const std::exception_ptr& error) const {
-    const bool lost = is_comm_error(error);
-    if (lost) {
-      shared->lost_group = true;
-    }
-    const std::lock_guard lock(shared->mutex);
-    std::int64_t none = kNone;
-    const bool first = shared->failed_bucket.compare_exchange_strong(
-        none, static_cast<std::int64_t>(index));
-    if (first && lost) {
-      shared->missing = shared->roll_call->missing();
-    } else if (first) {
-      shared->missing.clear();
-      shared->roll_call->answer();
-    }
-    return shared->missing;
   }
 
   void complete(const Future& done) const {

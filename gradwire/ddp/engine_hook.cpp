@@ -58,7 +58,7 @@ void DdpEngine::Impl::install_hook(
                                : choice.make(hook_group);
   if (!adapter) {
     adapter = std::make_unique<HookAdapter>(
-        model.trainable, group.rank(), std::make_unique<RollCall>(parent));
+        model.trainable, group.rank(), std::make_unique<RollCall>(group));
     reducer().register_comm_hook(adapter->make_comm_hook());
   }
   adapter->set_hook(std::move(hook), choice.text());

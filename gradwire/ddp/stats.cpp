@@ -31,19 +31,24 @@ void write_ratio(std::ostream& out, const Stats& stats) {
   std::int64_t sent = 0;
   std::int64_t compressed = 0;
   double squares = 0;
+  bool measured = false;
   for (const ParameterReport& report : stats.by_parameter) {
     elems += report.elems;
     sent += report.sent_elems;
     compressed += report.rank > 0;
-    squares += std::isfinite(report.residual_norm)
-                   ? report.residual_norm * report.residual_norm
-                   : 0;
+    if (std::isfinite(report.residual_norm)) {
+      squares += report.residual_norm * report.residual_norm;
+      measured = true;
+    }
   }
   out << "gradients of " << elems << " numbers sent as " << sent << ", "
       << std::fixed << std::setprecision(1) << compression_ratio(stats)
       << " times fewer: " << compressed << " of " << stats.by_parameter.size()
-      << " parameters by low rank, residual norm " << std::setprecision(4)
-      << std::sqrt(squares) << "\n";
+      << " parameters by low rank";
+  if (measured) {
+    out << std::setprecision(4) << ", residual norm " << std::sqrt(squares);
+  }
+  out << "\n";
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ class CastWrapper : public Hook {
   void load(const HookState& state) override {
     inner_->load(state);
   }
+  std::vector<ParameterReport> report() const override {
+    return inner_->report();
+  }
 
  private:
   at::ScalarType narrow_;

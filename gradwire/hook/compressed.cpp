@@ -62,7 +62,7 @@ class CompressedHook : public Hook {
       results_.add(result, bucket.is_last());
       return result;
     } catch (...) {
-      // On this rank alone, as all ranks have passed the checks.
+      // Others may have sent already what this rank will not.
       lane_->fail(std::current_exception());
       throw;
     }

@@ -47,8 +47,9 @@ class Hook {
   virtual void save(HookState&) {}
   virtual void load(const HookState&) {}
 
-  // Of all parameters, or of none: only hooks that treat them differently have
-  // something to say. Between two iterations, and not collective.
+  // Of the parameters in buckets that it has compressed: only hooks that treat
+  // them differently have something to say. Between two iterations, and not
+  // collective.
   virtual std::vector<ParameterReport> report() const {
     return {};
   }

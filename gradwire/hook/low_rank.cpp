@@ -1,12 +1,11 @@
 #include "gradwire/hook/low_rank.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "gradwire/base/text.h"
 #include "gradwire/comm/finite.h"
@@ -35,12 +34,13 @@ double largest_of(const at::Tensor& tensor) {
                    .item<double>();
 }
 
+// That a type holds, or a product in fp32 on its way there.
 double largest_number(at::ScalarType type) {
   switch (type) {
     case at::kHalf:
       return std::numeric_limits<at::Half>::max();
-    case at::kDouble:
-      return std::numeric_limits<double>::max();
+    case at::kBFloat16:
+      return std::numeric_limits<at::BFloat16>::max();
     default:
       return std::numeric_limits<float>::max();
   }
@@ -98,14 +98,13 @@ LowRank::Rows LowRank::rows_of(
     std::int64_t first,
     std::int64_t count) const {
   Rows rows{.first = first, .count = count, .columns = shape.columns};
-  const std::int64_t begin = first * shape.columns;
+  std::int64_t begin = first * shape.columns;
   rows.elems = count * shape.columns;
   if (matrices_ == Matrices::kBucket) {
     const at::Tensor& buffer = step_->bucket.buffer();
-    rows.elems =
-        std::clamp<std::int64_t>(buffer.numel() - begin, 0, rows.elems);
-    rows.gradient =
-        buffer.narrow(0, std::min(begin, buffer.numel()), rows.elems);
+    begin = std::min(begin, buffer.numel());
+    rows.elems = std::min(rows.elems, buffer.numel() - begin);
+    rows.gradient = buffer.narrow(0, begin, rows.elems);
   } else {
     rows.gradient =
         step_->bucket.gradient(shape.members[matrix]).narrow(0, first, count);
@@ -185,7 +184,9 @@ void LowRank::store(
   gradient.copy_(sent.view(gradient.sizes()));
   if (lost.defined()) {
     sent.view(gradient.sizes()).copy_(gradient);
-    lost.copy_(loaded_.narrow(0, 0, rows.elems).sub_(sent));
+    // A memory that holds less forgets; infinity it would never forget.
+    const double most = largest_number(lost.scalar_type());
+    lost.copy_(loaded_.narrow(0, 0, rows.elems).sub_(sent).clamp_(-most, most));
   }
 }
 
@@ -268,6 +269,7 @@ void LowRank::make_basis(Side side, bool from_memory) {
         draw(name_of(shape, matrix), columns, column, attempt);
       };
     }
+    // Lengths of averages: the paper's are those of sums.
     const double epsilon = from_memory ? 0 : options_.epsilon / world_;
     finite_ &= orthogonaliser_.apply(columns, epsilon, fill);
   });
@@ -281,11 +283,12 @@ void LowRank::draw(
     int attempt) const {
   const auto key = fingerprint(concat(
       options_.seed, " ", step_->number, " ", attempt, " ", column, " ", name));
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(key);
-  const at::Tensor numbers = at::randn({columns.rows}, generator, at::kFloat);
-  const float* from = numbers.const_data_ptr<float>();
+  std::mt19937_64 random(key);
   for (std::int64_t i = 0; i < columns.rows; ++i) {
-    columns.data[i * columns.row_step + column * columns.column_step] = from[i];
+    // From -1 to 1, made of integers: the same on every processor.
+    const auto number = static_cast<std::int32_t>(random() >> 32);
+    columns.data[i * columns.row_step + column * columns.column_step] =
+        static_cast<float>(number) * 0x1p-31f;
   }
 }
 
@@ -344,17 +347,28 @@ bool LowRank::may_overflow() const {
   return bound * static_cast<double>(rank) >= largest_number(type_);
 }
 
+// In parts, whatever the type.
+double LowRank::norm_of(const at::Tensor& flat) {
+  double squares = 0;
+  for (std::int64_t from = 0; from < flat.numel(); from += scratch_.numel()) {
+    const std::int64_t elems = std::min(scratch_.numel(), flat.numel() - from);
+    const at::Tensor part =
+        scratch_.narrow(0, 0, elems).copy_(flat.narrow(0, from, elems));
+    const double norm = at::linalg_vector_norm(part).item<double>();
+    squares += norm * norm;
+  }
+  return std::sqrt(squares);
+}
+
 void LowRank::measure() {
+  measured_ = true;
   const at::Tensor& after = step_->residual.after;
   if (!after.defined()) {
     return;
   }
   std::int64_t begin = 0;
   const auto measure_next = [&](std::size_t member) {
-    residual_norms_[member] =
-        at::linalg_vector_norm(
-            after.narrow(0, begin, elems_[member]), 2, {}, false, at::kFloat)
-            .item<double>();
+    residual_norms_[member] = norm_of(after.narrow(0, begin, elems_[member]));
     begin += elems_[member];
   };
   for (const Shape& shape : shapes_) {

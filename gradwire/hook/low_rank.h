@@ -22,11 +22,12 @@ namespace gradwire {
 // of Q as asked for, and the rest of the bucket. M is gradient + residual. A
 // step is
 //
-//   project(kLeft)    P = M Q', Q made orthonormal        averaged by the
-//   caller project(kRight)   Q = P' M, P made orthonormal        averaged by
-//   the caller finish()          gradient = P Q, residual = M - P Q
+//   project(kLeft)    P = M Q', where Q was made orthonormal
+//   project(kRight)   Q = P' M, where P was made orthonormal
+//   finish()          gradient = P Q, residual = M - P Q
 //
-// or several such pairs, or only one of the two. The rest travels with what is
+// with what project() returns averaged by the caller before he goes on; or
+// several such pairs, or only one of the two. The rest travels with what is
 // sent first. M is computed again each time it is needed: it is not worth
 // memory of its own. Planned once for a bucket; buffers are kept. One step at a
 // time. Not thread safe.
@@ -64,6 +65,10 @@ class LowRank {
   // False when something in it is not finite.
   bool finish();
 
+  // Whether residuals have been measured.
+  bool measured() const {
+    return measured_;
+  }
   // What the last step sent of which parameter.
   std::vector<ParameterReport> report() const;
 
@@ -157,6 +162,7 @@ class LowRank {
   void put_rest(const at::Tensor& wire);
   void take_rest(const at::Tensor& wire);
   bool may_overflow() const;
+  double norm_of(const at::Tensor& flat);
   void measure();
 
   PowerSgdOptions options_;
@@ -185,6 +191,7 @@ class LowRank {
   std::optional<Side> first_;
   Side last_ = Side::kLeft;
   bool finite_ = true;
+  bool measured_ = false;
   // By parameter, as last measured.
   std::vector<double> residual_norms_;
 };

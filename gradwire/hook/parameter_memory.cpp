@@ -42,7 +42,26 @@ bool ParameterMemory::fits(const Record& record, const Entries& entries) {
   return true;
 }
 
+void ParameterMemory::check_sizes(const Entries& entries) const {
+  for (const auto& [name, elems] : entries) {
+    const auto known = homeless_.find(std::string(name));
+    if (known != homeless_.end() && known->second.numel() != elems) {
+      fail(
+          "hook",
+          "the ",
+          what_,
+          " of parameter '",
+          name,
+          "' has ",
+          known->second.numel(),
+          " elements, expected ",
+          elems);
+    }
+  }
+}
+
 ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
+  check_sizes(entries);
   Record record;
   std::int64_t all = 0;
   for (const Entry& entry : entries) {
@@ -53,18 +72,6 @@ ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
   for (const auto& [view, count] : entries) {
     const std::string name(view);
     if (const auto known = homeless_.find(name); known != homeless_.end()) {
-      if (known->second.numel() != count) {
-        fail(
-            "hook",
-            "the ",
-            what_,
-            " of parameter '",
-            name,
-            "' has ",
-            known->second.numel(),
-            " elements, expected ",
-            count);
-      }
       record.floats.before.narrow(0, begin, count).copy_(known->second);
       homeless_.erase(known);
     }
@@ -107,8 +114,7 @@ void ParameterMemory::rebuild() {
   records_.clear();
 }
 
-void ParameterMemory::clear() {
-  records_.clear();
+void ParameterMemory::drop_homeless() {
   homeless_.clear();
 }
 

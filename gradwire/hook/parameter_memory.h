@@ -46,8 +46,8 @@ class ParameterMemory {
   void rollback();
   // Buckets will be others from now on.
   void rebuild();
-  // As if there had been no step.
-  void clear();
+  // Forgets what belongs to no bucket.
+  void drop_homeless();
 
   // In fp32, whatever the type.
   ByName save() const;
@@ -64,6 +64,7 @@ class ParameterMemory {
 
   static bool fits(const Record& record, const Entries& entries);
   static ByName split(const Record& record);
+  void check_sizes(const Entries& entries) const;
   Record make_record(const Entries& entries);
 
   std::string what_;

@@ -141,7 +141,7 @@ class PowerSgdHook : public Hook {
       results_.add(result, bucket.is_last());
       return result;
     } catch (...) {
-      // On this rank alone, as all ranks have passed the checks.
+      // Others may have sent already what this rank will not.
       if (lane_) {
         lane_->fail(std::current_exception());
       }
@@ -152,12 +152,7 @@ class PowerSgdHook : public Hook {
   void rebuild() override {
     end_step();
     residuals_.rebuild();
-    if (matrices_ == LowRank::Matrices::kBucket) {
-      // What spanned a bucket's gradients says nothing about other buckets.
-      bases_.clear();
-    } else {
-      bases_.rebuild();
-    }
+    bases_.rebuild();
     buckets_.clear();
   }
 
@@ -175,6 +170,7 @@ class PowerSgdHook : public Hook {
     turn_ = static_cast<std::uint64_t>(state.numbers.at("turn"));
     bases_.load(state.shared);
     residuals_.load(state.residuals);
+    buckets_.clear();
   }
 
   std::vector<ParameterReport> report() const override {
@@ -209,7 +205,8 @@ class PowerSgdHook : public Hook {
         .bucket = bucket,
         .number = step_,
         .fresh = !options_.warm_start || is_turn(options_.refresh),
-        .measure = is_turn(options_.stats)};
+        .measure = options_.stats > 0 &&
+                   (is_turn(options_.stats) || !planned->measured())};
     step.basis = bases_.of(bucket.index(), planned->basis_entries());
     if (options_.ef) {
       step.residual =
@@ -239,7 +236,8 @@ class PowerSgdHook : public Hook {
   void end_step() {
     const auto good = results_.end();
     const bool taken = good.value_or(false);
-    turn_ += taken && compresses();
+    const bool compressed = taken && compresses();
+    turn_ += compressed;
     step_ += good.has_value();
     for (ParameterMemory* memory : {&residuals_, &bases_}) {
       if (taken) {
@@ -247,6 +245,10 @@ class PowerSgdHook : public Hook {
       } else {
         memory->rollback();
       }
+    }
+    if (compressed && matrices_ == LowRank::Matrices::kBucket) {
+      // What spanned buckets that are no more.
+      bases_.drop_homeless();
     }
   }
 

@@ -122,6 +122,9 @@ PowerSgdOptions to_powersgd_options(
   if (result.alternate && result.iterations > 1) {
     refuse("sends P or Q once a step, expected iterations=1");
   }
+  if (result.alternate && result.epsilon > 0) {
+    refuse("divides by no length within a step, expected epsilon=0");
+  }
   return result;
 }
 

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "gradwire/ddp/ddp.h"
 #include "gradwire/hook/registry.h"
 #include "tests/hook/named_gradients.h"
+#include "tests/support/command.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -128,6 +130,83 @@ TEST(PowerSgdMemory, OverflowInTheReconstructionIsAnotherSkippedStep) {
     EXPECT_TRUE(same_bits(before.residuals.at("w"), after.residuals.at("w")));
     EXPECT_TRUE(same_bits(before.shared.at("w"), after.shared.at("w")));
   });
+}
+
+// Larger than a narrow memory holds: it forgets, and training goes on.
+TEST(PowerSgdMemory, LargeResidualsDoNotPoisonANarrowMemory) {
+  run_threads(1, [](const Group& group) {
+    const auto hook = make_hook("powersgd:rank=1,start=0,memory=fp16", group);
+    reduce(*hook, {{"w", 1e6 * random_tensor({30, 40}, 1)}});
+    for (int i = 0; i < 3; ++i) {
+      const auto average =
+          reduce(*hook, {{"w", random_tensor({30, 40}, 2)}}).at(0);
+      EXPECT_TRUE(average.isfinite().all().item<bool>());
+    }
+  });
+}
+
+// The bucket ends before the square's last row begins.
+TEST(PowerSgdMemory, ABucketMayLeaveTheLastRowEmpty) {
+  constexpr std::int64_t kElems = 570 * 571 - 100;
+  for (const std::string options : {"", ",memory=bf16"}) {
+    run_threads(1, [&](const Group& group) {
+      const auto hook =
+          make_hook("batched_powersgd:rank=2,start=0" + options, group);
+      for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+        const auto mine = random_tensor({kElems}, 1).to(type);
+        const auto sent = reduce(*hook, {{"w", mine}}).at(0);
+        EXPECT_TRUE(sent.isfinite().all().item<bool>());
+        HookState state;
+        hook->save(state);
+        EXPECT_EQ(state.residuals.at("w").numel(), kElems);
+      }
+    });
+  }
+}
+
+// Through DDP, where a resumed one begins with other buckets.
+TEST(PowerSgdMemory, AResumedDdpIsBitIdentical) {
+  for (const std::string& spec : kAll) {
+    const test::TemporaryFolder folder;
+    run_threads(2, [&](const Group& group) {
+      SCOPED_TRACE(spec);
+      const auto make = [&] {
+        torch::nn::Sequential net(
+            torch::nn::Linear(40, 60),
+            torch::nn::Tanh(),
+            torch::nn::Linear(60, 60),
+            torch::nn::Linear(60, 30));
+        test::fill_parameters(*net, 3);
+        return DistributedDataParallel(
+            net,
+            group,
+            {.hook = spec,
+             .bucket_cap_mb = 0.01,
+             .first_bucket_cap_mb = 0.001});
+      };
+      const auto step = [&](auto& ddp, int i) {
+        ddp->zero_grad();
+        const auto input = random_tensor({16, 40}, 10 * i + group.rank());
+        ddp->forward(input).square().mean().backward();
+      };
+      auto ddp = make();
+      for (int i = 0; i < 5; ++i) {
+        step(ddp, i);
+      }
+      ddp->save_hook_state(folder.path());
+      auto resumed = make();
+      resumed->load_hook_state(folder.path());
+      for (int i = 5; i < 8; ++i) {
+        step(ddp, i);
+        step(resumed, i);
+        for (std::size_t k = 0; k < ddp->parameters().size(); ++k) {
+          EXPECT_TRUE(same_bits(
+              ddp->parameters()[k].grad(), resumed->parameters()[k].grad()))
+              << i << " " << k;
+        }
+      }
+    });
+  }
 }
 
 // Saving is not an event: what comes next is the same with or without.

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -142,8 +143,10 @@ class PowerSgdReference {
     for (std::int64_t k = 0; k < columns; ++k) {
       const auto seed =
           fingerprint(concat(0, " ", steps_, " 0 ", k, " ", name));
-      const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-      q.select(1, k).copy_(torch::randn({rows}, generator));
+      std::mt19937_64 random(seed);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        q[i][k] = static_cast<std::int32_t>(random() >> 32) * 0x1p-31f;
+      }
     }
     return q;
   }

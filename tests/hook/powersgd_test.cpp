@@ -348,6 +348,7 @@ TEST(PowerSgd, BadOptionsAreRefused) {
   refused("ranks=1", "did you mean 'rank'");
   refused("alternate=on,warm_start=off", "expected warm_start=on");
   refused("alternate=on,iterations=2", "expected iterations=1");
+  refused("alternate=on,epsilon=1e-8", "expected epsilon=0");
   EXPECT_ERROR(
       Error, check_hook_spec("batched_powersgd:batch=off"), "unknown option");
 }
