@@ -1,9 +1,7 @@
-// A character-level LSTM learns the licences that come with Debian, its
-// gradients compressed as the first argument says:
+// A character-level LSTM learns the licences that come with Debian, with the
+// hook, the number of steps and the seed given, on 2 ranks:
 //
-//   gradwire run --nproc 2 -- build/release/examples/char_lstm
-//   gradwire run --nproc 2 -- build/release/examples/char_lstm
-//   powersgd:rank=4,start=50 600
+//   gradwire run --nproc 2 -- build/release/examples/char_lstm int8 500 1
 //
 // prints the loss on text it has not seen and what was sent.
 
@@ -72,7 +70,7 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   const auto group = gradwire::init();
   const auto text = read_licences();
-  // Every tenth part of the text is for validation.
+  // The last tenth of the text is for validation.
   const auto cut = text.numel() / 10 * 9 - kWindow - 1;
   torch::manual_seed(seed);
   auto net = std::make_shared<CharLstm>();
