@@ -1,13 +1,13 @@
 // The less common shapes of models: frozen, tied, ignored, sparse, strided and
 // mixed parameters; the order of buckets and what a step allocates.
 
-#include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <map>
 
 #include "gradwire/ddp/ddp.h"
+#include "tests/support/allocations.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -243,30 +243,6 @@ TEST(DdpFeatures, SparseEmbeddingGradients) {
   }
 }
 
-// Counts what the CPU allocator hands out in large pieces.
-struct LargeAllocations : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(
-      void*,
-      std::int64_t bytes,
-      std::size_t,
-      std::size_t,
-      c10::Device) override {
-    count += bytes >= 1 << 20;
-  }
-  bool memoryProfilingEnabled() const override {
-    return true;
-  }
-  std::atomic<int> count = 0;
-};
-
-template <class Step>
-int large_allocations_of(const Step& step) {
-  const auto counter = std::make_shared<LargeAllocations>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, counter);
-  step();
-  return counter->count;
-}
-
 // Autograd makes gradient-sized tensors of its own; averaging adds none to
 // them.
 TEST(DdpFeatures, NothingGradientSizedIsAllocatedAfterWarmUp) {
@@ -289,9 +265,9 @@ TEST(DdpFeatures, NothingGradientSizedIsAllocatedAfterWarmUp) {
           bare_step();
           ddp_step();
         }
-        const int alone = large_allocations_of(bare_step);
+        const int alone = test::large_allocations_of(bare_step);
         EXPECT_GT(alone, 0);
-        EXPECT_EQ(large_allocations_of(ddp_step), alone)
+        EXPECT_EQ(test::large_allocations_of(ddp_step), alone)
             << hook << (view ? ", bucket view" : "");
       });
     }

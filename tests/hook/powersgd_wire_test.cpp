@@ -9,6 +9,7 @@
 #include "gradwire/hook/low_rank.h"
 #include "gradwire/hook/registry.h"
 #include "tests/hook/named_gradients.h"
+#include "tests/support/allocations.h"
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -172,6 +173,28 @@ TEST(PowerSgdWire, GradientAccumulationComesBeforeCompression) {
         EXPECT_LE(
             difference.abs().max().item<double>(),
             1e-4 * expected.abs().max().item<double>());
+      }
+    }
+  });
+}
+
+// In place or by way of scratch, also when residuals are measured.
+TEST(PowerSgdWire, NothingGradientSizedIsAllocatedAfterWarmUp) {
+  run_threads(1, [](const Group& group) {
+    for (const std::string spec :
+         {"powersgd:rank=2,start=0,stats=1",
+          "batched_powersgd:rank=2,start=0,stats=1",
+          "powersgd:rank=2,start=0,stats=1,memory=bf16"}) {
+      for (const auto type : {torch::kFloat, torch::kBFloat16}) {
+        const auto hook = make_hook(spec, group);
+        auto parameter = std::make_shared<const Parameter>(
+            Parameter{"w", torch::zeros({1024, 1000}).to(type)});
+        Bucket bucket(
+            0, true, random_tensor({1024 * 1000}, 1).to(type), {parameter});
+        const auto step = [&] { hook->reduce(bucket).wait(); };
+        EXPECT_GT(test::large_allocations_of(step), 0);
+        step();
+        EXPECT_EQ(test::large_allocations_of(step), 0) << spec << " " << type;
       }
     }
   });
