@@ -64,7 +64,9 @@ at::Tensor loss_at(Net& net, const at::Tensor& text, const at::Tensor& places) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string hook = argc > 1 ? argv[1] : "powersgd:rank=4,start=20";
+  const std::string hook =
+      argc > 1 ? argv[1]
+               : gradwire::PowerSgdOptions{.rank = 4, .start = 20}.spec();
   const int steps = argc > 2 ? std::atoi(argv[2]) : 60;
   const int seed = argc > 3 ? std::atoi(argv[3]) : 1;
   at::set_num_threads(1);

@@ -8,4 +8,5 @@
 #include "gradwire/comm/init.h"
 #include "gradwire/ddp/comm_hook_type.h"
 #include "gradwire/ddp/ddp.h"
+#include "gradwire/hook/powersgd_options.h"
 #include "gradwire/hook/registry.h"

@@ -245,6 +245,7 @@ void Measurement::take_turn(
         series.first_bucket_ms, over_ranks(answers, "first_bucket_ms", true));
     series.bytes_sent = answers[0].at("bytes_sent");
     series.compression_ratio = answers[0].at("compression_ratio");
+    series.residual_norm = answers[0].at("residual_norm");
     series.by_parameter = answers[0].at("by_parameter");
     // The first step was checked before; these have buckets as they are timed.
     for (const auto& answer : answers) {

@@ -113,14 +113,16 @@ class BenchRank {
         first_bucket_ms.push_back(ms_between(start, first_bucket_->came()));
       }
     }
+    const Stats stats = net->stats();
     return {
         {"step_ms", step_ms},
         {"exposed_ms", exposed_ms},
         {"first_bucket_ms", first_bucket_ms},
         {"fingerprint", fingerprint_of(gradients(net))},
-        {"bytes_sent", net->stats().sent_last_step.total()},
-        {"compression_ratio", compression_ratio(net->stats())},
-        {"by_parameter", rows_of(net->stats().by_parameter)}};
+        {"bytes_sent", stats.sent_last_step.total()},
+        {"compression_ratio", compression_ratio(stats)},
+        {"residual_norm", number_or_null(residual_norm(stats))},
+        {"by_parameter", rows_of(stats.by_parameter)}};
   }
 
  private:

@@ -69,6 +69,7 @@ json row_of(const LinkResult& result, const Series& series, int world) {
       {"samples_ms", series.step_ms}};
   if (!series.by_parameter.empty()) {
     row["compression_ratio"] = series.compression_ratio;
+    row["residual_norm"] = series.residual_norm;
     row["by_parameter"] = series.by_parameter;
   }
   if (!ours) {

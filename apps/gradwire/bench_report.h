@@ -30,6 +30,7 @@ struct Series {
   // Of what rank 0 sent, and what it says of every parameter: hooks that treat
   // them differently do, once they compress.
   double compression_ratio = 1;
+  nlohmann::json residual_norm = {};
   nlohmann::json by_parameter = {};
   double relative_error = 0;
   bool identical = true;

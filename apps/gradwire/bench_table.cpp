@@ -2,7 +2,6 @@
 // the two cannot disagree.
 
 #include <algorithm>
-#include <cmath>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -110,20 +109,13 @@ std::string aligned(const std::vector<Cells>& rows) {
 std::string note_of(const json& row) {
   const auto hook = row.at("hook").get<std::string>();
   if (row.contains("compression_ratio")) {
-    double squares = 0;
-    bool measured = false;
-    for (const auto& parameter : row.at("by_parameter")) {
-      const auto& norm = parameter.at("residual_norm");
-      measured = measured || !norm.is_null();
-      squares += norm.is_null() ? 0 : norm.get<double>() * norm.get<double>();
-    }
+    const auto& norm = row.at("residual_norm");
     return concat(
         hook,
         " sent ",
         fixed(row.at("compression_ratio"), 1),
         " times fewer numbers than gradients have",
-        measured ? concat(", residual norm ", fixed(std::sqrt(squares), 4))
-                 : "",
+        norm.is_null() ? "" : concat(", residual norm ", fixed(norm, 4)),
         "\n");
   }
   const bool ours = !row.contains("peer");

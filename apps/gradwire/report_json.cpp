@@ -5,6 +5,10 @@
 
 namespace gradwire::apps {
 
+nlohmann::json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+}
+
 nlohmann::json rows_of(const std::vector<ParameterReport>& reports) {
   auto rows = nlohmann::json::array();
   for (const ParameterReport& report : reports) {
@@ -13,10 +17,7 @@ nlohmann::json rows_of(const std::vector<ParameterReport>& reports) {
          {"elems", report.elems},
          {"sent_elems", report.sent_elems},
          {"rank", report.rank},
-         {"residual_norm",
-          std::isfinite(report.residual_norm)
-              ? nlohmann::json(report.residual_norm)
-              : nlohmann::json()}});
+         {"residual_norm", number_or_null(report.residual_norm)}});
   }
   return rows;
 }

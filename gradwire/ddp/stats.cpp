@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <iomanip>
+#include <limits>
 #include <ostream>
 #include <sstream>
 
@@ -30,23 +31,17 @@ void write_ratio(std::ostream& out, const Stats& stats) {
   std::int64_t elems = 0;
   std::int64_t sent = 0;
   std::int64_t compressed = 0;
-  double squares = 0;
-  bool measured = false;
   for (const ParameterReport& report : stats.by_parameter) {
     elems += report.elems;
     sent += report.sent_elems;
     compressed += report.rank > 0;
-    if (std::isfinite(report.residual_norm)) {
-      squares += report.residual_norm * report.residual_norm;
-      measured = true;
-    }
   }
   out << "gradients of " << elems << " numbers sent as " << sent << ", "
       << std::fixed << std::setprecision(1) << compression_ratio(stats)
       << " times fewer: " << compressed << " of " << stats.by_parameter.size()
       << " parameters by low rank";
-  if (measured) {
-    out << std::setprecision(4) << ", residual norm " << std::sqrt(squares);
+  if (const double norm = residual_norm(stats); std::isfinite(norm)) {
+    out << std::setprecision(4) << ", residual norm " << norm;
   }
   out << "\n";
 }
@@ -61,6 +56,17 @@ double compression_ratio(const Stats& stats) {
     sent += static_cast<double>(report.sent_elems);
   }
   return sent > 0 ? elems / sent : 1;
+}
+
+double residual_norm(const Stats& stats) {
+  double squares = std::numeric_limits<double>::quiet_NaN();
+  for (const ParameterReport& report : stats.by_parameter) {
+    if (std::isfinite(report.residual_norm)) {
+      squares = (std::isfinite(squares) ? squares : 0) +
+                report.residual_norm * report.residual_norm;
+    }
+  }
+  return std::sqrt(squares);
 }
 
 std::ostream& operator<<(std::ostream& out, const Stats& stats) {

@@ -60,6 +60,8 @@ struct Stats {
 // Numbers in gradients for one that is sent; 1 where parameters are not
 // reported.
 double compression_ratio(const Stats& stats);
+// Length of all residuals of this rank together; NaN when none was measured.
+double residual_norm(const Stats& stats);
 
 std::ostream& operator<<(std::ostream& out, const Stats& stats);
 

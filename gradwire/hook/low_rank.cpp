@@ -72,15 +72,10 @@ float* LowRank::q(const Shape& shape, std::int64_t matrix) const {
 
 linalg::Columns LowRank::columns_of(
     const Shape& shape, std::int64_t matrix, Side side) const {
-  return side == Side::kLeft
-             ? linalg::
-                   Columns{p(shape, matrix), shape.rows, shape.rank, shape.rank, 1}
-             : linalg::Columns{
-                   q(shape, matrix),
-                   shape.columns,
-                   shape.rank,
-                   1,
-                   shape.columns};
+  if (side == Side::kLeft) {
+    return {p(shape, matrix), shape.rows, shape.rank, shape.rank, 1};
+  }
+  return {q(shape, matrix), shape.columns, shape.rank, 1, shape.columns};
 }
 
 template <class Work>
@@ -153,8 +148,9 @@ linalg::Sum LowRank::load(const Rows& rows) {
         rows.count,
         rows.columns};
   }
-  loaded_.zero_();
   at::Tensor to = loaded_.narrow(0, 0, rows.elems);
+  const std::int64_t lacking = rows.count * rows.columns - rows.elems;
+  loaded_.narrow(0, rows.elems, lacking).zero_();
   to.view(rows.gradient.sizes()).copy_(rows.gradient);
   if (rows.residual.before.defined()) {
     at::Tensor owed = scratch_.narrow(0, 0, rows.elems);
@@ -339,7 +335,7 @@ bool LowRank::finish() {
 
 // Whether a product can be larger than its type holds.
 bool LowRank::may_overflow() const {
-  double bound = largest_of(left_.floats) * largest_of(right_.floats);
+  const double bound = largest_of(left_.floats) * largest_of(right_.floats);
   std::int64_t rank = 0;
   for (const Shape& shape : shapes_) {
     rank = std::max(rank, shape.rank);

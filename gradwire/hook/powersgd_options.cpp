@@ -2,6 +2,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/text.h"
+#include "gradwire/hook/powersgd_hook.h"
 
 namespace gradwire {
 namespace {

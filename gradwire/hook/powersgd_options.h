@@ -2,9 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
-
-#include "gradwire/base/options.h"
 
 namespace gradwire {
 
@@ -43,11 +40,5 @@ struct PowerSgdOptions {
   // As a spec string, with what is not the default.
   std::string spec(const std::string& hook = "powersgd") const;
 };
-
-// Private to gradwire.
-std::vector<Option> powersgd_options(const std::string& hook);
-// Throws Error for options that exclude each other.
-PowerSgdOptions to_powersgd_options(
-    const std::string& hook, const Options& options);
 
 }  // namespace gradwire

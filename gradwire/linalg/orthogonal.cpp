@@ -93,6 +93,7 @@ bool Orthogonaliser::apply(
   const auto rank = static_cast<std::size_t>(columns.count);
   gram_.resize(rank * rank);
   factors_.resize(rank * rank);
+  wholes_.resize(rank);
   row_.resize(rank);
   lengths_.resize(rank);
   for (int attempt = 0; attempt < kMostPasses; ++attempt) {
@@ -121,16 +122,15 @@ Orthogonaliser::Pass Orthogonaliser::pass(
     return Pass::kNotFinite;
   }
   const std::int64_t rank = columns.count;
-  std::vector<double>& wholes = row_;
   for (std::int64_t k = 0; k < rank; ++k) {
-    wholes[k] = gram_[k * rank + k];
+    wholes_[k] = gram_[k * rank + k];
   }
   GramSchmidt basis(gram_.data(), factors_.data(), rank);
   bool done = true;
   for (std::int64_t k = 0; k < rank; ++k) {
-    const double share = basis.take(k, wholes[k]);
+    const double share = basis.take(k, wholes_[k]);
     if (attempt == 0) {
-      lengths_[k] = share * std::sqrt(wholes[k]);
+      lengths_[k] = share * std::sqrt(wholes_[k]);
     }
     if (share == 0 && fill) {
       fill(k, attempt);

@@ -48,6 +48,8 @@ class Orthogonaliser {
   std::vector<double> factors_;
   // Of columns without what those before them explain, in the first pass.
   std::vector<double> lengths_;
+  // Of the columns given, squared.
+  std::vector<double> wholes_;
   std::vector<double> row_;
 };
 

@@ -55,9 +55,10 @@ HWY_INLINE std::int64_t whole_vectors(std::int64_t columns) {
   return columns / lanes * lanes;
 }
 
+// Both work on kCount rows of m and of p and on kSums columns of p, rows of q.
 template <bool kOwed, std::int64_t kCount, std::int64_t kSums>
-HWY_INLINE void dot_tile(
-    const Rows<kOwed>& m, const float* q, std::int64_t rank, float* p) {
+HWY_INLINE void product_tile(
+    const Rows<kOwed>& m, float* p, const float* q, std::int64_t rank) {
   const Tag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   Floats sums[kCount][kSums];
@@ -91,8 +92,8 @@ HWY_INLINE void dot_tile(
 }
 
 template <bool kOwed, std::int64_t kCount, std::int64_t kSums>
-HWY_INLINE void add_tile(
-    const Rows<kOwed>& m, const float* p, std::int64_t rank, float* q) {
+HWY_INLINE void product_tile(
+    const Rows<kOwed>& m, const float* p, float* q, std::int64_t rank) {
   const Tag d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = whole_vectors(m.columns);
@@ -190,61 +191,35 @@ HWY_INLINE void in_tiles(std::int64_t all, const Work& work) {
   }
 }
 
-template <bool kOwed, std::int64_t kCount>
-struct DotRanks {
+// What is written of P and Q, and thereby which product it is, is what is not
+// const.
+template <bool kOwed, std::int64_t kCount, class P, class Q>
+struct ProductOfRows {
   Rows<kOwed> m;
-  const float* q;
+  P* p;
+  Q* q;
   std::int64_t rank;
-  float* p;
 
   template <std::int64_t kSums>
   HWY_INLINE void run(std::int64_t first) const {
-    dot_tile<kOwed, kCount, kSums>(m, q + first * m.columns, rank, p + first);
+    product_tile<kOwed, kCount, kSums>(
+        m, p + first, q + first * m.columns, rank);
   }
 };
 
-template <bool kOwed>
-struct Dot {
+template <bool kOwed, class P, class Q>
+struct Product {
   const Sum& m;
-  const float* q;
+  P* p;
+  Q* q;
   std::int64_t rank;
-  float* p;
 
   template <std::int64_t kCount>
   HWY_INLINE void run(std::int64_t first) const {
     in_tiles<kRanks>(
         rank,
-        DotRanks<kOwed, kCount>{
-            Rows<kOwed>(m, first), q, rank, p + first * rank});
-  }
-};
-
-template <bool kOwed, std::int64_t kCount>
-struct AddRanks {
-  Rows<kOwed> m;
-  const float* p;
-  std::int64_t rank;
-  float* q;
-
-  template <std::int64_t kSums>
-  HWY_INLINE void run(std::int64_t first) const {
-    add_tile<kOwed, kCount, kSums>(m, p + first, rank, q + first * m.columns);
-  }
-};
-
-template <bool kOwed>
-struct Add {
-  const Sum& m;
-  const float* p;
-  std::int64_t rank;
-  float* q;
-
-  template <std::int64_t kCount>
-  HWY_INLINE void run(std::int64_t first) const {
-    in_tiles<kRanks>(
-        rank,
-        AddRanks<kOwed, kCount>{
-            Rows<kOwed>(m, first), p + first * rank, rank, q});
+        ProductOfRows<kOwed, kCount, P, Q>{
+            Rows<kOwed>(m, first), p + first * rank, q, rank});
   }
 };
 
@@ -268,20 +243,21 @@ struct Expand {
   }
 };
 
-void dot(const Sum& m, const float* q, std::int64_t rank, float* p) {
+template <class P, class Q>
+HWY_INLINE void multiply(const Sum& m, P* p, Q* q, std::int64_t rank) {
   if (m.owed != nullptr) {
-    in_tiles<kRows>(m.rows, Dot<true>{m, q, rank, p});
+    in_tiles<kRows>(m.rows, Product<true, P, Q>{m, p, q, rank});
   } else {
-    in_tiles<kRows>(m.rows, Dot<false>{m, q, rank, p});
+    in_tiles<kRows>(m.rows, Product<false, P, Q>{m, p, q, rank});
   }
 }
 
-void add(const Sum& m, const float* p, std::int64_t rank, float* q) {
-  if (m.owed != nullptr) {
-    in_tiles<kRows>(m.rows, Add<true>{m, p, rank, q});
-  } else {
-    in_tiles<kRows>(m.rows, Add<false>{m, p, rank, q});
-  }
+void find_p(const Sum& m, const float* q, std::int64_t rank, float* p) {
+  multiply<float, const float>(m, p, q, rank);
+}
+
+void add_to_q(const Sum& m, const float* p, std::int64_t rank, float* q) {
+  multiply<const float, float>(m, p, q, rank);
 }
 
 // Vectors of a stream lie at multiples of their size.
@@ -327,18 +303,18 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace gradwire::linalg {
-HWY_EXPORT(dot);
-HWY_EXPORT(add);
+HWY_EXPORT(find_p);
+HWY_EXPORT(add_to_q);
 HWY_EXPORT(expand_all);
 
 void times_transposed(
     const Sum& m, const float* q, std::int64_t rank, float* p) {
-  HWY_DYNAMIC_DISPATCH(dot)(m, q, rank, p);
+  HWY_DYNAMIC_DISPATCH(find_p)(m, q, rank, p);
 }
 
 void add_transposed_times(
     const Sum& m, const float* p, std::int64_t rank, float* q) {
-  HWY_DYNAMIC_DISPATCH(add)(m, p, rank, q);
+  HWY_DYNAMIC_DISPATCH(add_to_q)(m, p, rank, q);
 }
 
 void expand(
