@@ -1,0 +1,30 @@
+#pragma once
+
+// Private to rpc: the thread that keeps leases.
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace gradwire::rpc {
+
+// Every third of a lease it tells owners that this worker's holds are still
+// wanted, and ends those of others, on objects here, that were not heard of.
+class LeaseKeeper {
+ public:
+  explicit LeaseKeeper(std::chrono::milliseconds lease);
+  ~LeaseKeeper();
+  LeaseKeeper(const LeaseKeeper&) = delete;
+
+ private:
+  void run();
+
+  std::chrono::milliseconds lease_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gradwire::rpc

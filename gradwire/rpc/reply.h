@@ -1,0 +1,62 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "gradwire/rpc/value.h"
+
+namespace gradwire::rpc {
+
+namespace detail {
+
+// A reply with its type forgotten.
+class RawReply {
+ public:
+  struct Call {
+    std::string function;
+    std::string worker;
+    std::string caller;
+    std::chrono::milliseconds timeout;
+  };
+
+  RawReply(c10::intrusive_ptr<c10::ivalue::Future> future, Call call);
+
+  bool done() const;
+  // Waits, and throws what went wrong.
+  c10::IValue wait() const;
+  // Lets go of it when the answer is there, whether anybody waits or not.
+  void keep_until_done(std::shared_ptr<const void> kept) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace detail
+
+// The result of a call, later. Every wait ends: the call fails by itself when
+// its time is up. A value: copies are the same reply. Thread safe.
+template <class R>
+class Reply {
+ public:
+  explicit Reply(detail::RawReply raw) : raw_(std::move(raw)) {}
+
+  bool done() const {
+    return raw_.done();
+  }
+  // The result, or throws what went wrong.
+  R wait() const {
+    return Wire<R>::unpack(raw_.wait());
+  }
+  const detail::RawReply& raw() const {
+    return raw_;
+  }
+
+ private:
+  detail::RawReply raw_;
+};
+
+}  // namespace gradwire::rpc

@@ -1,0 +1,119 @@
+#include "gradwire/rpc/rpc.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "gradwire/comm/init.h"
+#include "gradwire/rpc/agent_impl.h"
+#include "gradwire/rpc/objects_impl.h"
+#include "gradwire/rpc/remote.h"
+
+namespace gradwire::rpc {
+namespace {
+
+struct Current {
+  std::mutex mutex;
+  std::shared_ptr<Agent> agent;
+};
+
+Current& current() {
+  // Never destroyed: see end_at_exit().
+  static auto* instance = new Current;
+  return *instance;
+}
+
+std::shared_ptr<Agent> take_agent() {
+  const std::lock_guard lock(current().mutex);
+  return std::exchange(current().agent, nullptr);
+}
+
+// A program that ends without shutdown() must not take Torch apart while
+// messages still arrive.
+void end_at_exit() {
+  if (const auto agent = take_agent()) {
+    agent->force();
+  }
+}
+
+void leave(std::optional<std::chrono::milliseconds> patience) {
+  // Calls go on while it waits; afterwards there is no worker.
+  struct Taken {
+    ~Taken() {
+      take_agent();
+      forget_objects();
+    }
+  } taken;
+  running_agent()->leave(patience);
+}
+
+}  // namespace
+
+std::shared_ptr<Agent> find_running_agent() {
+  const std::lock_guard lock(current().mutex);
+  return current().agent;
+}
+
+std::shared_ptr<Agent> running_agent() {
+  auto agent = find_running_agent();
+  if (!agent) {
+    fail("rpc", "this process is no worker: call gradwire::rpc::init() first");
+  }
+  return agent;
+}
+
+void init(const std::string& name, const Group& group, const Options& options) {
+  static const bool once = [] {
+    register_own_functions();
+    register_class<at::Tensor>("Tensor");
+    return std::atexit(end_at_exit) == 0;
+  }();
+  static_cast<void>(once);
+  if (find_running_agent()) {
+    fail("rpc", "this process is a worker already, expected shutdown() first");
+  }
+  if (!group) {
+    fail("rpc", "got an empty group");
+  }
+  auto agent = std::make_shared<Agent>(name, group, options);
+  const std::lock_guard lock(current().mutex);
+  current().agent = std::move(agent);
+}
+
+void init(const std::string& name, const Options& options) {
+  init(name, gradwire::init(), options);
+}
+
+void shutdown() {
+  leave(running_agent()->options().shutdown_timeout);
+}
+
+void serve() {
+  leave(std::nullopt);
+}
+
+bool is_running() {
+  return find_running_agent() != nullptr;
+}
+
+WorkerInfo self() {
+  return running_agent()->self();
+}
+
+std::vector<WorkerInfo> workers() {
+  return running_agent()->workers();
+}
+
+namespace detail {
+
+RawReply send(
+    const To& to,
+    const std::string& function,
+    const std::string& signature,
+    std::vector<c10::IValue> arguments) {
+  arguments.insert(arguments.begin(), signature);
+  return running_agent()->call(to, function, std::move(arguments));
+}
+
+}  // namespace detail
+
+}  // namespace gradwire::rpc
