@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/sigpipe.h"
 #include "gradwire/comm/group_impl.h"
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/callback.h"
@@ -63,7 +64,7 @@ std::shared_ptr<torch_rpc::TypeResolver> make_type_resolver() {
   return std::make_shared<torch_rpc::TypeResolver>(
       [](const c10::QualifiedName& name) {
         if (name.qualifiedName() != "Dict[str, str]") {
-          fail("rpc", "a message names the type ", name.qualifiedName());
+          refuse(concat("a message with the type ", name.qualifiedName()));
         }
         return c10::StrongTypePtr(
             nullptr,
@@ -105,6 +106,9 @@ Agent::Agent(
       c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", turn), impl.store);
   rendezvous_ = Rendezvous(store, rank_, world_);
   exchange_names(name);
+  // Torch's threads inherit it: a worker that dies must not take those along
+  // that write to it.
+  const SigpipeBlocked no_sigpipe;
   torch_autograd::DistAutogradContainer::init(rank_);
   agent_ = std::make_shared<TorchAgent>(
       c10::make_intrusive<c10d::PrefixStore>("agent", store),
@@ -118,10 +122,12 @@ Agent::Agent(
   torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
   agent_->setTypeResolver(make_type_resolver());
   agent_->start();
-  // Nobody calls a worker that does not listen yet.
+  keeper_ = std::make_unique<LeaseKeeper>(options_.lease);
+}
+
+void Agent::meet() {
   rendezvous_.leave("started", "");
   wait_for_all("started", Clock::now() + group_.timeout());
-  keeper_ = std::make_unique<LeaseKeeper>(options_.lease);
 }
 
 Agent::~Agent() {

@@ -25,6 +25,10 @@ class Agent {
   ~Agent();
   Agent(const Agent&) = delete;
 
+  // Returns when all workers serve calls: nobody calls one that does not yet.
+  // Collective.
+  void meet();
+
   const WorkerInfo& self() const {
     return workers_[static_cast<std::size_t>(rank_)];
   }
@@ -67,7 +71,6 @@ class Agent {
   using Clock = std::chrono::steady_clock;
 
   void exchange_names(const std::string& name);
-  void start(const std::string& prefix);
   void wait_for_all(const std::string& topic, Clock::time_point deadline);
   bool wait_until_idle(Clock::time_point deadline);
   void leave_gracefully(std::optional<Clock::time_point> deadline);

@@ -36,27 +36,23 @@ bool is_served(MessageType type) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& what) {
-  fail("rpc", what, " refused: only registered functions can be called");
-}
-
 void check_message(const Message& message) {
   if (!is_served(message.type())) {
-    refuse(concat("a message of type ", message.type(), " is"));
+    refuse(concat("a message of type ", message.type()));
   }
   // How Torch's pickle says that a remote reference follows. Reading one would
   // involve this worker in their bookkeeping.
   constexpr std::string_view kReference = "torch.distributed.rpc\nrref\n";
   const auto& payload = message.payload();
   if (std::ranges::search(payload, kReference).begin() != payload.end()) {
-    refuse("an argument with a remote reference of Torch is");
+    refuse("an argument with a remote reference of Torch");
   }
 }
 
 void check_call(torch_rpc::RpcCommandBase& command) {
   const auto& call = static_cast<torch_rpc::ScriptCall&>(command);
   if (call.hasOp() || !call.hasQualifiedName()) {
-    refuse("the call of an operator is");
+    refuse("the call of an operator");
   }
 }
 
@@ -71,7 +67,7 @@ void check_command(torch_rpc::RpcCommandBase& command, MessageType type) {
       refuse(concat(
           "a message of type ",
           wrapper.wrappedMessageType(),
-          " in an autograd message is"));
+          " in an autograd message"));
     }
     check_call(wrapper.wrappedRpc());
   }
@@ -151,6 +147,10 @@ class Callback final : public torch_rpc::RequestCallbackNoPython {
 };
 
 }  // namespace
+
+void refuse(const std::string& what) {
+  fail("rpc", what, " is refused: only registered functions can be called");
+}
 
 std::unique_ptr<torch_rpc::RequestCallback> make_callback(
     std::shared_ptr<HandlerThreads> threads) {

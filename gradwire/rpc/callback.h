@@ -3,6 +3,7 @@
 // Private to rpc: what happens to a message that arrives.
 
 #include <memory>
+#include <string>
 
 #include "gradwire/rpc/handler_threads.h"
 
@@ -18,5 +19,8 @@ namespace gradwire::rpc {
 // references, alone or in the wrapping of an autograd message.
 std::unique_ptr<torch::distributed::rpc::RequestCallback> make_callback(
     std::shared_ptr<HandlerThreads> threads);
+
+// Throws the Error that refuses `what`.
+[[noreturn]] void refuse(const std::string& what);
 
 }  // namespace gradwire::rpc

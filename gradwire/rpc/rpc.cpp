@@ -75,8 +75,16 @@ void init(const std::string& name, const Group& group, const Options& options) {
     fail("rpc", "got an empty group");
   }
   auto agent = std::make_shared<Agent>(name, group, options);
-  const std::lock_guard lock(current().mutex);
-  current().agent = std::move(agent);
+  {
+    const std::lock_guard lock(current().mutex);
+    current().agent = agent;
+  }
+  try {
+    agent->meet();
+  } catch (...) {
+    take_agent();
+    throw;
+  }
 }
 
 void init(const std::string& name, const Options& options) {

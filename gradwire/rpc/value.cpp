@@ -21,6 +21,10 @@ void check_sendable(const at::Tensor& tensor) {
   }
 }
 
+void refuse_number(std::uint64_t value) {
+  fail("rpc", value, " cannot be sent, expected a number below 2^63");
+}
+
 void refuse_value(const c10::IValue& got, const std::string& expected) {
   fail(
       "rpc",

@@ -50,6 +50,8 @@ using wire_t = typename WireType<T>::type;
 // Throws Error for a tensor that Torch cannot send: undefined (send an empty
 // optional instead) or in a compressed sparse layout.
 void check_sendable(const at::Tensor& tensor);
+// Throws Error: it does not fit the 63 bits and sign of numbers on the wire.
+[[noreturn]] void refuse_number(std::uint64_t value);
 // Throws Error: a received value is not what its signature says.
 [[noreturn]] void refuse_value(
     const c10::IValue& got, const std::string& expected);
@@ -96,13 +98,13 @@ struct Wire<bool> {
 
 template <std::integral T>
 struct Wire<T> {
-  static_assert(
-      std::is_signed_v<T> || sizeof(T) < sizeof(std::int64_t),
-      "numbers travel as std::int64_t");
   static std::string name() {
     return "int";
   }
   static c10::IValue pack(T value) {
+    if (!std::in_range<std::int64_t>(value)) {
+      refuse_number(value);
+    }
     return static_cast<std::int64_t>(value);
   }
   static T unpack(const c10::IValue& packed) {

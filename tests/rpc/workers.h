@@ -1,11 +1,21 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include "gradwire/rpc/rpc.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::test {
+
+// Registers functions that several tests use once a process.
+template <void (*Register)()>
+void once() {
+  static bool done = false;
+  if (!std::exchange(done, true)) {
+    Register();
+  }
+}
 
 // Worker k is called "workerk".
 inline std::string worker_name(int rank) {
