@@ -196,14 +196,18 @@ class ClassRegistration {
  public:
   explicit ClassRegistration(std::string name) : name_(std::move(name)) {}
 
-  // Lets others make a T from these. One constructor a class.
+  // Lets others make a T from these.
   template <class... Args>
   ClassRegistration& constructor() {
-    register_function(
-        concat(name_, ".new"),
-        std::function([](const std::decay_t<Args>&... arguments) {
-          return Remote<T>::own(std::make_shared<T>(arguments...));
-        }));
+    return factory([](const std::decay_t<Args>&... arguments) {
+      return std::make_shared<T>(arguments...);
+    });
+  }
+  // The same by a function that returns a shared_ptr to one. One constructor
+  // or factory a class.
+  template <class Make>
+  ClassRegistration& factory(Make make) {
+    add_factory(std::function(std::move(make)));
     return *this;
   }
 
@@ -218,6 +222,16 @@ class ClassRegistration {
   }
 
  private:
+  template <class... Args>
+  void add_factory(std::function<std::shared_ptr<T>(Args...)> make) {
+    register_function(
+        concat(name_, ".new"),
+        std::function(
+            [make = std::move(make)](const std::decay_t<Args>&... arguments) {
+              return Remote<T>::own(make(arguments...));
+            }));
+  }
+
   template <auto Method, class... Args>
   void add_method(const std::string& name, std::tuple<Args...>*) {
     // The object lives as long as the call.

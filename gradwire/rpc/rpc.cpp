@@ -5,6 +5,7 @@
 
 #include "gradwire/comm/init.h"
 #include "gradwire/rpc/agent_impl.h"
+#include "gradwire/rpc/local_optimizer.h"
 #include "gradwire/rpc/objects_impl.h"
 #include "gradwire/rpc/remote.h"
 
@@ -65,6 +66,7 @@ void init(const std::string& name, const Group& group, const Options& options) {
   static const bool once = [] {
     register_own_functions();
     register_class<at::Tensor>("Tensor");
+    register_local_optimizer();
     return std::atexit(end_at_exit) == 0;
   }();
   static_cast<void>(once);
