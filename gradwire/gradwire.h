@@ -8,5 +8,6 @@
 #include "gradwire/comm/init.h"
 #include "gradwire/ddp/comm_hook_type.h"
 #include "gradwire/ddp/ddp.h"
+#include "gradwire/ddp/join.h"
 #include "gradwire/hook/powersgd_options.h"
 #include "gradwire/hook/registry.h"

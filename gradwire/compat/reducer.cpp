@@ -1,5 +1,7 @@
 #include "gradwire/compat/reducer.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -23,6 +25,37 @@ std::vector<std::vector<std::size_t>> first_buckets(
   std::ranges::reverse(indices);  // backward starts at the last layer
   return indices;
 }
+
+// The gradient of an embedding from which nothing was read.
+at::Tensor empty_rows(const at::Tensor& parameter) {
+  auto values = parameter.sizes().vec();
+  values[0] = 0;
+  return at::sparse_coo_tensor(
+             at::zeros({1, 0}, at::kLong),
+             at::zeros(values, parameter.options().requires_grad(false)),
+             parameter.sizes())
+      ._coalesced_(true);
+}
+
+// The Reducer takes the divisor from the result of a collective.
+class Divisor final : public c10d::Work {
+ public:
+  explicit Divisor(int value)
+      : future_(c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::ofTensors())) {
+    future_->markCompleted(
+        std::vector<at::Tensor>{at::scalar_tensor(value, at::kLong)});
+  }
+  bool wait(std::chrono::milliseconds) override {
+    return true;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+ private:
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
 
 }  // namespace
 
@@ -53,6 +86,24 @@ ReducerPair make_reducer(
     pair.reducer->set_static_graph();
   }
   return pair;
+}
+
+std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer) {
+  auto buckets = reducer.get_grad_buckets(/*return_zero_tensors=*/false);
+  for (auto& bucket : buckets) {
+    const at::Tensor& buffer = bucket.getBuffer();
+    at::Tensor zeros = buffer.defined() && !buffer.is_sparse()
+                           ? at::zeros_like(buffer)
+                           : empty_rows(bucket.getParameters().front());
+    bucket.setBuffer(zeros);
+  }
+  return buckets;
+}
+
+void set_divisor(c10d::Reducer& reducer, int divisor) {
+  auto work = divisor > 0 ? c10::make_intrusive<Divisor>(divisor) : nullptr;
+  reducer.set_forward_pass_work_handle(
+      std::move(work), /*useStaticWorldSize=*/divisor == 0);
 }
 
 void reset(c10d::Reducer& reducer) {

@@ -35,4 +35,12 @@ ReducerPair make_reducer(
 // so before the same forward.
 void reset(c10d::Reducer& reducer);
 
+// Buckets as a rank without input would have them, in the order of reduction:
+// zeros, and sparse tensors without elements where gradients are sparse.
+std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer);
+
+// By what a Reducer without a hook divides in the backward of the next forward;
+// 0: by the number of ranks, as always.
+void set_divisor(c10d::Reducer& reducer, int divisor);
+
 }  // namespace gradwire::compat

@@ -66,6 +66,7 @@ struct Report {
     // The first bucket of this backward that could not be reduced.
     std::atomic<std::int64_t> failed_bucket = kNone;
     std::atomic<bool> lost_group = false;
+    std::atomic<double> scale = 1;
   };
   static constexpr std::int64_t kNone = -1;
 
@@ -139,10 +140,16 @@ struct Report {
       return;
     }
     try {
-      result->markCompleted(c10::IValue(checked(done.wait())));
+      result->markCompleted(c10::IValue(scaled(checked(done.wait()))));
     } catch (...) {
       fail_with(std::current_exception());
     }
+  }
+
+  at::Tensor scaled(at::Tensor value) const {
+    const double scale = shared->scale;
+    const at::NoGradGuard no_grad;
+    return scale == 1 ? value : value.mul_(scale);
   }
 
   // The Reducer reads a dense result from the start of its storage in steps of
@@ -292,6 +299,10 @@ void HookAdapter::wait_for_all() {
   for (const auto& result : state_->results) {
     result->wait();
   }
+}
+
+void HookAdapter::set_scale(double scale) {
+  state_->shared->scale = scale;
 }
 
 void HookAdapter::layout_changed() {

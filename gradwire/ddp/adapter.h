@@ -39,6 +39,8 @@ class HookAdapter {
   Hook& hook() const;
   // The next bucket is the first of a backward.
   void begin_backward();
+  // What averages are multiplied by, for those over fewer ranks than all.
+  void set_scale(double scale);
   // The buckets of the next backward are not those of the last one.
   void layout_changed();
   // The first bucket of the last backward that could not be reduced, if any.

@@ -75,6 +75,7 @@ void DdpEngine::Impl::construct() {
       model.trainable,
       GradientWatch::Options{
           group.rank(), options.static_graph, options.find_unused_parameters},
+      [this] { join_backward(); },
       [this](const GradientWatch::Backward& backward) { end_step(backward); });
   compat::ReducerOptions reducer_options;
   for (const auto& parameter : model.trainable) {
@@ -96,13 +97,14 @@ void DdpEngine::Impl::construct() {
   }
 }
 
-void DdpEngine::Impl::broadcast(const std::vector<at::Tensor>& tensors) {
+void DdpEngine::Impl::broadcast(
+    const std::vector<at::Tensor>& tensors, int root) {
   if (tensors.empty() || group.size() == 1) {
     return;
   }
   const at::NoGradGuard no_grad;
   c10d::broadcast_coalesced(
-      group.impl().process_group, tensors, kBroadcastChunkBytes, /*rank=*/0);
+      group.impl().process_group, tensors, kBroadcastChunkBytes, root);
 }
 
 void DdpEngine::before_forward() {
@@ -110,10 +112,11 @@ void DdpEngine::before_forward() {
   impl.meter->begin_forward();
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
+  if (impl.syncing && impl.failed()) {
+    impl.recover();
+  }
+  const int root = impl.join_forward(grad_enabled);
   if (impl.syncing) {
-    if (impl.failed()) {
-      impl.recover();
-    }
     impl.watch->reattach();
     impl.reducer().prepare_for_forward();
   }
@@ -121,7 +124,7 @@ void DdpEngine::before_forward() {
     impl.rebuild_buckets();
   }
   if (impl.options.broadcast_buffers && impl.syncing) {
-    impl.broadcast(impl.model.buffers);
+    impl.broadcast(impl.model.buffers, root);
   }
 }
 

@@ -18,6 +18,8 @@ class Module;
 
 namespace gradwire {
 
+class JoinedDdp;
+
 // What DistributedDataParallel does, for a module of any type. Users see it
 // through the handle in ddp.h. Not thread safe: one thread trains.
 class DdpEngine {
@@ -52,7 +54,12 @@ class DdpEngine {
 
   Stats stats() const;
 
+  // Null: none. See join.h.
+  void set_join(std::shared_ptr<JoinedDdp> join);
+  const Group& parent() const;
+
  private:
+  friend class JoinedDdp;
   struct Impl;
   // Shared with nodes of graphs that may outlive this object.
   std::shared_ptr<Impl> impl_;

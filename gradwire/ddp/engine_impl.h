@@ -13,6 +13,7 @@
 #include "gradwire/compat/reducer.h"
 #include "gradwire/ddp/adapter.h"
 #include "gradwire/ddp/engine.h"
+#include "gradwire/ddp/joined_ddp.h"
 #include "gradwire/ddp/model.h"
 #include "gradwire/ddp/step_meter.h"
 #include "gradwire/ddp/watch.h"
@@ -32,10 +33,16 @@ struct DdpEngine::Impl {
   std::string hook_text = "none";
   std::unique_ptr<StepMeter> meter;
 
+  // Set while a Join lives.
+  std::shared_ptr<JoinedDdp> joined;
+
   bool sync = true;
   // The forward under way will be followed by an averaging backward.
   bool syncing = false;
   bool delayed_reduction_queued = false;
+  // Others have reduced the first iteration of a static graph without input
+  // here: this rank's Reducer does not know the graph.
+  bool missed_first_graph = false;
   bool rebuilt = false;
 
   c10d::Reducer& reducer() {
@@ -43,7 +50,7 @@ struct DdpEngine::Impl {
   }
   std::vector<Fact> inspect();
   void construct();
-  void broadcast(const std::vector<at::Tensor>& tensors);
+  void broadcast(const std::vector<at::Tensor>& tensors, int root = 0);
   void rebuild_buckets();
   bool failed() const;
   void check_group() const;
@@ -59,6 +66,13 @@ struct DdpEngine::Impl {
   void on_sink_backward();
   void end_step(const GradientWatch::Backward& backward);
   void make_gradients_plain();
+  // For a Join, in engine_join.cpp.
+  int join_forward(bool grad_enabled);
+  void join_backward();
+  void divide_by(int ranks);
+  void shadow_forward(bool syncing, int root);
+  Future send_empty_map() const;
+  void shadow_backward();
 };
 
 }  // namespace gradwire

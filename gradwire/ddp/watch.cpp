@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "gradwire/base/error.h"
 
@@ -15,8 +16,11 @@ using Tensors = torch::autograd::variable_list;
 struct GradientWatch::State : std::enable_shared_from_this<State> {
   std::vector<std::string> names;
   Options options;
+  std::function<void()> on_begin;
   std::function<void(const Backward&)> on_end;
 
+  // Of what follows.
+  mutable std::mutex mutex;
   bool armed = false;
   bool begun = false;
   bool end_queued = false;
@@ -25,6 +29,11 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   Backward times;
 
   void on_output() {
+    const std::lock_guard lock(mutex);
+    begin();
+  }
+
+  void begin() {
     if (armed && !begun) {
       begun = true;
       times.started = Clock::now();
@@ -32,15 +41,23 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   }
 
   void on_gradient(std::size_t index) {
-    if (!armed) {
-      return;  // inside no_sync, or a backward of something else
+    if (note_gradient(index)) {
+      on_begin();
     }
-    on_output();
+  }
+
+  // Whether it is the first one.
+  bool note_gradient(std::size_t index) {
+    const std::lock_guard lock(mutex);
+    if (!armed) {
+      return false;  // inside no_sync, or a backward of something else
+    }
+    begin();
     queue_end();
     times.last_gradient = Clock::now();
     if (ready[index]) {
       if (options.static_graph) {
-        return;
+        return false;
       }
       fail(
           "ddp",
@@ -54,7 +71,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
           ")");
     }
     ready[index] = 1;
-    ++ready_count;
+    return ++ready_count == 1;
   }
 
   // Autograd runs its final callbacks in the order they were queued, also
@@ -71,25 +88,34 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   }
 
   void end() {
+    if (note_end()) {
+      on_end(times);
+    }
+  }
+
+  bool note_end() {
+    const std::lock_guard lock(mutex);
     end_queued = false;
     const bool complete = ready_count == names.size() ||
                           options.find_unused_parameters ||
                           options.static_graph;
     if (!armed || !complete) {
-      return;  // another backward brings the rest
+      return false;  // another backward brings the rest
     }
     armed = false;
     times.ended = Clock::now();
-    on_end(times);
+    return true;
   }
 };
 
 GradientWatch::GradientWatch(
     const std::vector<std::shared_ptr<const Parameter>>& parameters,
     Options options,
+    std::function<void()> on_begin,
     std::function<void(const Backward&)> on_end)
     : state_(std::make_shared<State>()) {
   state_->options = options;
+  state_->on_begin = std::move(on_begin);
   state_->on_end = std::move(on_end);
   state_->ready.resize(parameters.size());
   for (const auto& parameter : parameters) {
@@ -112,6 +138,7 @@ GradientWatch::~GradientWatch() {
     registration.accumulator->del_post_hook(registration.key);
   }
   disarm();
+  state_->on_begin = [] {};
   state_->on_end = [](const Backward&) {};
 }
 
@@ -126,6 +153,7 @@ void GradientWatch::reattach() {
 }
 
 void GradientWatch::arm() {
+  const std::lock_guard lock(state_->mutex);
   state_->armed = true;
   state_->begun = false;
   state_->end_queued = false;
@@ -134,10 +162,12 @@ void GradientWatch::arm() {
 }
 
 void GradientWatch::disarm() {
+  const std::lock_guard lock(state_->mutex);
   state_->armed = false;
 }
 
 bool GradientWatch::armed() const {
+  const std::lock_guard lock(state_->mutex);
   return state_->armed;
 }
 
@@ -147,6 +177,7 @@ void GradientWatch::watch_output(const at::Tensor& output) {
 }
 
 std::vector<std::string> GradientWatch::missing() const {
+  const std::lock_guard lock(state_->mutex);
   std::vector<std::string> result;
   for (std::size_t i = 0; i < state_->names.size(); ++i) {
     if (state_->begun && !state_->ready[i]) {

@@ -15,7 +15,8 @@ namespace gradwire {
 // still missing, when the last one came, and when backward has ended with all
 // of them averaged. Its hooks run before the Reducer's, so make it first.
 //
-// Used from the thread that runs forward and backward; not thread safe.
+// Gradients may arrive on several threads at once, as they do in a distributed
+// backward; all else is for the thread that runs forward.
 class GradientWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,9 +33,12 @@ class GradientWatch {
     Clock::time_point ended;
   };
 
+  // `on_begin` runs before the first gradient of a backward is averaged, on
+  // the thread that brings it; `on_end` when all of them are.
   GradientWatch(
       const std::vector<std::shared_ptr<const Parameter>>& parameters,
       Options options,
+      std::function<void()> on_begin,
       std::function<void(const Backward&)> on_end);
   ~GradientWatch();
   GradientWatch(const GradientWatch&) = delete;

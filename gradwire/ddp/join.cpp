@@ -1,0 +1,88 @@
+#include "gradwire/ddp/join.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "gradwire/base/error.h"
+#include "gradwire/comm/agreement.h"
+#include "gradwire/ddp/joined_ddp.h"
+
+namespace gradwire {
+
+Join::Join(const std::vector<DdpEngine*>& engines, const JoinOptions& options)
+    : engines_(engines), exceptions_before_(std::uncaught_exceptions()) {
+  if (engines_.empty()) {
+    fail("ddp", "a Join got no DDP");
+  }
+  for (auto* engine : engines_) {
+    agree(
+        engine->parent(),
+        "Join",
+        {{"divide_by_initial_world_size",
+          concat(options.divide_by_initial_world_size)},
+         {"throw_on_early_termination",
+          concat(options.throw_on_early_termination)}});
+    joined_.push_back(std::make_shared<JoinedDdp>(*engine, options));
+  }
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->set_join(joined_[i]);
+  }
+}
+
+Join::~Join() noexcept(false) {
+  if (std::uncaught_exceptions() > exceptions_before_) {
+    detach();
+    return;
+  }
+  if (!engines_.empty()) {
+    finish();
+  }
+}
+
+void Join::detach() {
+  for (auto* engine : engines_) {
+    engine->set_join(nullptr);
+  }
+  engines_.clear();
+  for (auto& joined : joined_) {
+    joined->close();
+  }
+}
+
+// Each DDP on a thread of its own, the first on this one: others may use them
+// in any order.
+void Join::finish() {
+  if (engines_.empty()) {
+    fail("ddp", "the Join is finished already");
+  }
+  for (auto* engine : engines_) {
+    engine->set_join(nullptr);
+  }
+  engines_.clear();
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto mirror = [&](JoinedDdp& joined) {
+    try {
+      joined.mirror();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = failure ? failure : std::current_exception();
+    }
+    joined.close();
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < joined_.size(); ++i) {
+    threads.emplace_back(mirror, std::ref(*joined_[i]));
+  }
+  mirror(*joined_.front());
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  joined_.clear();
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace gradwire

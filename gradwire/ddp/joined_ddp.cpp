@@ -1,0 +1,141 @@
+#include "gradwire/ddp/joined_ddp.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/engine_impl.h"
+#include "gradwire/ddp/join.h"
+
+namespace gradwire {
+namespace {
+
+constexpr std::int64_t kLong = 1000;
+
+const char* describe(std::int64_t event) {
+  switch (static_cast<JoinedDdp::Event>(event)) {
+    case JoinedDdp::Event::kForward:
+      return "a forward";
+    case JoinedDdp::Event::kLocalForward:
+      return "a forward inside no_sync";
+    case JoinedDdp::Event::kBackward:
+      return "a backward";
+  }
+  return "something unknown";
+}
+
+}  // namespace
+
+JoinedDdp::JoinedDdp(DdpEngine& engine, const JoinOptions& options)
+    : engine_(engine),
+      divides_by_active_(!options.divide_by_initial_world_size),
+      throws_(options.throw_on_early_termination),
+      control_(engine.parent().duplicate("join")) {}
+
+JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
+  const at::NoGradGuard no_grad;
+  auto events = at::zeros({control_.size()}, at::kLong);
+  auto* each = events.data_ptr<std::int64_t>();
+  each[control_.rank()] = own;
+  control_.all_reduce(events).wait();
+  Roster roster;
+  for (int rank = 0; rank < control_.size(); ++rank) {
+    if (each[rank] == 0) {
+      continue;
+    }
+    if (roster.event && *roster.event != static_cast<Event>(each[rank])) {
+      fail(
+          "ddp",
+          "ranks in a Join do different things: rank ",
+          roster.lead,
+          " begins ",
+          describe(each[roster.lead]),
+          ", rank ",
+          rank,
+          " ",
+          describe(each[rank]),
+          " (rank ",
+          control_.rank(),
+          ")");
+    }
+    roster.event = static_cast<Event>(each[rank]);
+    roster.lead = rank;
+    ++roster.active;
+  }
+  if (roster.active > 0) {
+    last_ = roster;
+  }
+  return roster;
+}
+
+JoinedDdp::Roster JoinedDdp::announce(Event event) {
+  const Roster roster = exchange(static_cast<std::int64_t>(event));
+  if (throws_ && roster.active < control_.size()) {
+    fail(
+        "ddp",
+        control_.size() - roster.active,
+        " of ",
+        control_.size(),
+        " ranks have no more input, and throw_on_early_termination is set "
+        "(rank ",
+        control_.rank(),
+        " has some)");
+  }
+  return roster;
+}
+
+void JoinedDdp::mirror() {
+  for (;;) {
+    const Roster roster = exchange(0);
+    if (roster.active == 0) {
+      break;
+    }
+    if (throws_) {
+      fail(
+          "ddp",
+          "rank ",
+          control_.rank(),
+          " has no more input while ",
+          roster.active,
+          " of ",
+          control_.size(),
+          " ranks have, and throw_on_early_termination is set");
+    }
+    follow(roster);
+  }
+  // Where nobody had any input nothing has changed.
+  if (last_) {
+    engine_.impl_->broadcast(engine_.impl_->model.state, last_->lead);
+  }
+}
+
+void JoinedDdp::follow(const Roster& roster) {
+  auto& impl = *engine_.impl_;
+  switch (*roster.event) {
+    case Event::kForward:
+    case Event::kLocalForward:
+      warn_when_long();
+      impl.shadow_forward(*roster.event == Event::kForward, roster.lead);
+      break;
+    case Event::kBackward:
+      impl.shadow_backward();
+      break;
+  }
+}
+
+void JoinedDdp::warn_when_long() {
+  if (++mirrored_ == kLong) {
+    TORCH_WARN(
+        "[gradwire.ddp] rank ",
+        control_.rank(),
+        " has had no input for ",
+        kLong,
+        " forwards of others: distribute the input more evenly");
+  }
+}
+
+void JoinedDdp::close() {
+  control_ = Group();
+}
+
+}  // namespace gradwire
