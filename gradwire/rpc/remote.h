@@ -72,7 +72,11 @@ class Remote {
   // constructor throws is thrown here as a RemoteError.
   template <class... Args>
   static Remote create(const To& to, const Args&... arguments) {
-    return call<Remote>(
+    return create_async(to, arguments...).wait();
+  }
+  template <class... Args>
+  static Reply<Remote> create_async(const To& to, const Args&... arguments) {
+    return call_async<Remote>(
         to, concat(detail::class_name<T>(), ".new"), arguments...);
   }
   // Makes this worker the owner of a T that exists.
