@@ -36,6 +36,10 @@ void check_peer(const std::string& python, const std::string& model) {
         model,
         ", expected mlp or mlp:WIDTH");
   }
+  check_python(python);
+}
+
+void check_python(const std::string& python) {
   if (python.find('/') != std::string::npos &&
       access(python.c_str(), X_OK) != 0) {
     fail(

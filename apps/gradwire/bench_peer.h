@@ -17,8 +17,10 @@ struct PeerHook {
 
 PeerHook peer_hook(const std::string& spec);
 
-// Throws Error unless `python` can import torch and `model` is one that
-// peer.py can build.
+// Throws Error unless `python` can import torch.
+void check_python(const std::string& python);
+
+// The same, and unless `model` is one that peer.py can build.
 void check_peer(const std::string& python, const std::string& model);
 
 // peer.py by options.peer with these hooks (names of PeerHook).

@@ -93,6 +93,7 @@ RankSet::RankSet(std::string name, const std::vector<RankProgram>& programs)
 }
 
 RankSet::~RankSet() {
+  go_on();
   for (auto& rank : ranks_) {
     rank.in.reset();
   }
@@ -106,6 +107,22 @@ RankSet::~RankSet() {
     }
   }
   kill_all();
+}
+
+void RankSet::signal_all(int signal) {
+  for (const auto& rank : ranks_) {
+    if (!rank.ended) {
+      kill(-rank.pid, signal);
+    }
+  }
+}
+
+void RankSet::stop() {
+  signal_all(SIGSTOP);
+}
+
+void RankSet::go_on() {
+  signal_all(SIGCONT);
 }
 
 void RankSet::kill_all() {

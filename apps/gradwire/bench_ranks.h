@@ -33,6 +33,10 @@ class RankSet {
   std::vector<nlohmann::json> ask(
       const std::string& command, std::chrono::milliseconds timeout);
 
+  // Stopped ranks use no core while another set is measured.
+  void stop();
+  void go_on();
+
  private:
   struct Rank {
     pid_t pid = 0;
@@ -49,6 +53,7 @@ class RankSet {
   bool take_answer(Rank& rank, nlohmann::json& answer);
   void pump(std::chrono::milliseconds wait);
   void check_alive();
+  void signal_all(int signal);
   void kill_all();
 
   std::string name_;

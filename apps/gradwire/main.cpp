@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "apps/gradwire/bench.h"
+#include "apps/gradwire/bench_rpc.h"
 #include "apps/gradwire/hooks.h"
 #include "apps/gradwire/info.h"
 #include "apps/gradwire/run.h"
@@ -20,8 +21,12 @@ constexpr int kFailure = 1;
 
 void add_run(CLI::App& app, RunOptions& options) {
   auto* run = app.add_subcommand("run", "start local ranks of any program");
-  run->add_option("--nproc,-n", options.nproc, "number of ranks")
-      ->capture_default_str();
+  auto* nproc = run->add_option("--nproc,-n", options.nproc, "number of ranks")
+                    ->capture_default_str();
+  run->add_option("--role", options.roles, "ranks by role, such as trainer=2")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->excludes(nproc);
   run->add_option("command", options.command, "program and its arguments")
       ->required();
   run->positionals_at_end();
@@ -96,6 +101,22 @@ void add_bench(CLI::App& app, BenchOptions& options) {
   bench->add_flag("--in-namespace", options.in_namespace)->group("");
 }
 
+void add_bench_rpc(CLI::App& app, BenchRpcOptions& options) {
+  auto* rpc = app.get_subcommand("bench")->add_subcommand(
+      "rpc", "measure calls between workers and hybrid training");
+  rpc->add_option("--rounds", options.rounds)->capture_default_str();
+  rpc->add_option("--calls", options.calls, "small calls a round")
+      ->capture_default_str();
+  rpc->add_option("--transport", options.transport, "tcp or shm")
+      ->capture_default_str();
+  rpc->add_option(
+      "--peer", options.peer, "a Python whose torch is measured beside");
+  rpc->add_option("--json", options.json, "file for rows and samples");
+  app.add_subcommand("bench-rpc-rank", "a worker of bench rpc")
+      ->group("")
+      ->add_option("--transport", options.transport);
+}
+
 void add_bench_rank(CLI::App& app, BenchRankOptions& options) {
   auto* rank = app.add_subcommand("bench-rank", "a rank of bench")->group("");
   rank->add_option("--hook", options.hooks)
@@ -129,10 +150,12 @@ int main(int argc, char** argv) {
   TrainOptions train_options;
   BenchOptions bench_options;
   BenchRankOptions bench_rank_options;
+  BenchRpcOptions bench_rpc_options;
   bool json = false;
   add_run(app, run_options);
   add_train(app, train_options);
   add_bench(app, bench_options);
+  add_bench_rpc(app, bench_rpc_options);
   add_bench_rank(app, bench_rank_options);
   app.add_subcommand("hooks", "list the hooks with their options")
       ->add_flag("--json", json, "as JSON");
@@ -160,6 +183,13 @@ int main(int argc, char** argv) {
     }
     if (app.got_subcommand("train")) {
       return train(train_options, own_command(argc, argv));
+    }
+    if (app.got_subcommand("bench-rpc-rank")) {
+      return bench_rpc_rank(bench_rpc_options.transport);
+    }
+    if (app.got_subcommand("bench") &&
+        app.get_subcommand("bench")->got_subcommand("rpc")) {
+      return bench_rpc(bench_rpc_options);
     }
     if (app.got_subcommand("bench")) {
       return bench(bench_options, own_command(argc, argv));

@@ -8,6 +8,9 @@ namespace gradwire::apps {
 
 struct RunOptions {
   int nproc = 2;
+  // "trainer=2": so many ranks of that role, one role after another; instead
+  // of nproc.
+  std::vector<std::string> roles;
   std::vector<std::string> command;
 };
 

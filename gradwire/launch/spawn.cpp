@@ -157,7 +157,11 @@ class Spawner {
     child.command = options_.command;
     child.environment =
         rank_environment(rank, options_.nproc, "127.0.0.1", port);
-    for (const auto& [name, value] : options_.environment) {
+    auto more = options_.environment;
+    if (options_.environment_of) {
+      more.merge(options_.environment_of(rank));
+    }
+    for (const auto& [name, value] : more) {
       child.environment[name] = value;
     }
     std::vector<Pipe> pipes;

@@ -21,6 +21,9 @@ struct SpawnOptions {
   int nproc = 1;
   // Set on top of the inherited environment and of torchrun's variables.
   std::map<std::string, std::string> environment = {};
+  // The same for one rank.
+  std::function<std::map<std::string, std::string>(int rank)> environment_of =
+      {};
   // Receives every line a rank writes, without its newline. Without it all
   // ranks inherit this process's output.
   std::function<void(int rank, Stream, std::string_view line)> on_line = {};

@@ -110,8 +110,12 @@ Agent::Agent(
   // that write to it.
   const SigpipeBlocked no_sigpipe;
   torch_autograd::DistAutogradContainer::init(rank_);
+  // Its own timeout is how long the agent waits for others when it leaves.
+  const StorePtr agent_store =
+      c10::make_intrusive<c10d::PrefixStore>("agent", store->clone());
+  agent_store->setTimeout(options.shutdown_timeout);
   agent_ = std::make_shared<TorchAgent>(
-      c10::make_intrusive<c10d::PrefixStore>("agent", store),
+      agent_store,
       name,
       static_cast<torch_rpc::worker_id_t>(rank_),
       world_,

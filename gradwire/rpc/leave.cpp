@@ -101,6 +101,8 @@ void Agent::leave(std::optional<milliseconds> patience) {
   try {
     leave_gracefully(
         patience ? std::optional(Clock::now() + *patience) : std::nullopt);
+    // Torch then knows that pipes which close are no reason to warn.
+    agent_->join(/*shutdown=*/true);
     // The store's host goes last.
     rendezvous_.leave("left", "");
     const auto deadline = Clock::now() + options_.shutdown_timeout;
@@ -110,6 +112,12 @@ void Agent::leave(std::optional<milliseconds> patience) {
     }
   } catch (const Error&) {
     failure = std::current_exception();
+  } catch (const std::exception& e) {
+    failure = std::make_exception_ptr(CommError(concat(
+        "[gradwire.rpc] a worker was lost while worker '",
+        self().name,
+        "' was leaving: ",
+        e.what())));
   }
   force();
   if (failure) {

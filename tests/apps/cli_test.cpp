@@ -119,6 +119,35 @@ std::string until_both_have(const std::string& file) {
          "1 ] && break; sleep 0.1; done; ";
 }
 
+TEST(Cli, RunGivesRoles) {
+  const auto result = command(
+      GRADWIRE_CLI
+      " run --role trainer=2 --role embedding=1 -- sh -c 'echo $RANK of "
+      "$WORLD_SIZE, $ROLE_NAME $ROLE_RANK of $ROLE_WORLD_SIZE'");
+  EXPECT_EQ(result.code, 0);
+  for (const char* line :
+       {"[trainer0] 0 of 3, trainer 0 of 2\n",
+        "[trainer1] 1 of 3, trainer 1 of 2\n",
+        "[embedding0] 2 of 3, embedding 0 of 1\n"}) {
+    EXPECT_NE(result.output.find(line), std::string::npos) << result.output;
+  }
+  for (const char* roles :
+       {"trainer",
+        "trainer=",
+        "=2",
+        "trainer=0",
+        "trainer=2x",
+        "trainer=1 --role trainer=2"}) {
+    const auto refused =
+        command(concat(GRADWIRE_CLI " run --role ", roles, " -- true"));
+    EXPECT_EQ(refused.code, 2) << roles;
+    EXPECT_NE(refused.output.find("--role is '"), std::string::npos)
+        << refused.output;
+  }
+  EXPECT_EQ(
+      command(GRADWIRE_CLI " run --nproc 2 --role trainer=2 -- true").code, 2);
+}
+
 TEST(Cli, RunForwardsSignals) {
   const test::TemporaryFolder folder;
   const auto result = command(

@@ -3,102 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/rpc/hybrid_model.h"
+#include "apps/gradwire/hybrid_model.h"
 #include "tests/rpc/workers.h"
 
 namespace gradwire::test {
 namespace {
 
-using autograd::Context;
+using namespace gradwire::apps;
 using rpc::Remote;
 using rpc::RemoteModule;
-using Gradients = std::vector<at::Tensor>;
 
-// Of this process, when it is a trainer.
-Group trainers;
-
-struct CallRemote {
-  at::Tensor operator()(const at::Tensor& x) const {
-    return std::visit(
-        [&](const auto& module) { return module.forward(x); }, at);
-  }
-  std::variant<RemoteModule<RemoteEm>, RemoteModule<RemoteNet>> at;
-};
-using RemoteHybrid = HybridModel<CallRemote, CallRemote>;
 using LocalHybrid = HybridModel<RemoteEm, RemoteNet>;
-
-class Trainer {
- public:
-  Trainer(
-      const RemoteModule<RemoteEm>& em,
-      const RemoteModule<RemoteNet>& net,
-      int mode,
-      const std::string& hook)
-      : model_(std::make_shared<RemoteHybrid>(CallRemote{em}, CallRemote{net})),
-        mode_(static_cast<DdpMode>(mode)) {
-    if (mode_ == DdpMode::kInside) {
-      model_->fc2_ddp.emplace(
-          model_->fc2, trainers, DistributedDataParallelOptions{.hook = hook});
-    }
-    if (mode_ == DdpMode::kOutside) {
-      outside_.emplace(
-          model_, trainers, DistributedDataParallelOptions{.hook = hook});
-    }
-  }
-
-  // The gradients of the last batch, of parameters that DDP averages and of
-  // the others.
-  std::pair<Gradients, Gradients> train(int index, bool uneven) {
-    std::pair<Gradients, Gradients> result;
-    std::optional<Join> join;
-    if (uneven && outside_) {
-      join.emplace(*outside_);
-    } else if (uneven && model_->fc2_ddp) {
-      join.emplace(*model_->fc2_ddp);
-    }
-    for (const auto& batch : batches_of(index, uneven)) {
-      const Context context;
-      const auto output =
-          outside_ ? (*outside_)->forward(batch) : model_->forward(batch);
-      autograd::backward(context, {loss_of(output, index)});
-      result = split(autograd::gradients(context));
-    }
-    if (join) {
-      join->finish();
-    }
-    return result;
-  }
-
- private:
-  std::pair<Gradients, Gradients> split(const autograd::Gradients& all) const {
-    std::pair<Gradients, Gradients> result;
-    for (const auto& linear : {model_->fc1, model_->fc2}) {
-      const bool averaged =
-          mode_ == DdpMode::kOutside ||
-          (mode_ == DdpMode::kInside && linear.get() == model_->fc2.get());
-      (averaged ? result.first : result.second)
-          .push_back(all.of(linear->weight));
-    }
-    return result;
-  }
-
-  std::shared_ptr<RemoteHybrid> model_;
-  DdpMode mode_;
-  std::optional<DistributedDataParallel<std::shared_ptr<RemoteHybrid>>>
-      outside_;
-};
-
-void register_hybrid() {
-  rpc::register_module<RemoteEm>("RemoteEM");
-  rpc::register_module<RemoteNet>("RemoteNet");
-  rpc::register_class<Trainer>("Trainer")
-      .constructor<
-          RemoteModule<RemoteEm>,
-          RemoteModule<RemoteNet>,
-          int,
-          std::string>()
-      .method<&Trainer::train>("train");
-}
 
 // Gradients of fc1 and fc2 of a trainer's last batch, in one process.
 std::vector<Gradients> single_process_gradients(bool uneven) {
@@ -133,7 +48,7 @@ at::Tensor expected_gradient(int index, int layer, bool averaged, bool uneven) {
 
 void expect_gradients(
     int index,
-    const std::pair<Gradients, Gradients>& got,
+    const TrainerGradients& got,
     DdpMode mode,
     bool uneven,
     double tolerance) {
@@ -176,7 +91,7 @@ void run_master(DdpMode mode, bool uneven, const std::string& hook) {
   // What one step of 127 can be off, of gradients up to 12.
   const double tolerance = hook == "int8" ? 12.0 / 127 : 1e-6;
   for (int round = 0; round < 3; ++round) {
-    std::vector<rpc::Reply<std::pair<Gradients, Gradients>>> replies;
+    std::vector<rpc::Reply<TrainerGradients>> replies;
     for (int i = 0; i < kTrainers; ++i) {
       replies.push_back(remote[i].invoke_async<&Trainer::train>(i, uneven));
     }
@@ -192,13 +107,13 @@ class DdpUnderDistAutogradProcesses
   void run(DdpMode mode, bool uneven) {
     once<register_hybrid>();
     run_workers(kWorld, [&](const Group& group) {
-      trainers = group.subgroup({0, 1, 2, 3});
+      trainers() = group.subgroup({0, 1, 2, 3});
       group.barrier().wait();
       if (group.rank() == kMasterRank) {
         run_master(mode, uneven, GetParam());
       }
       group.barrier().wait();
-      trainers = Group();
+      trainers() = Group();
     });
   }
 };

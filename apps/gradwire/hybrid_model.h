@@ -2,12 +2,15 @@
 
 // The model of PyTorch's ddp_under_dist_autograd_test: an embedding and a net
 // on a remote worker, two linear layers on each trainer, with DDP around
-// nothing, the second of them, or all that is local.
+// nothing, the second of them, or all that is local. `gradwire bench rpc`
+// times it and tests check it.
 
 #include <torch/torch.h>
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gradwire/ddp/ddp.h"
@@ -15,7 +18,7 @@
 #include "gradwire/rpc/context.h"
 #include "gradwire/rpc/remote_module.h"
 
-namespace gradwire::test {
+namespace gradwire::apps {
 
 constexpr int kEmbeddings = 2;
 constexpr int kSparseDim = 3;
@@ -148,4 +151,97 @@ inline at::Tensor loss_of(const at::Tensor& output, int index) {
   return (output * values).sum();
 }
 
-}  // namespace gradwire::test
+// The group of this process, when it is a trainer.
+inline Group& trainers() {
+  static Group group;
+  return group;
+}
+
+struct CallRemote {
+  at::Tensor operator()(const at::Tensor& x) const {
+    return std::visit(
+        [&](const auto& module) { return module.forward(x); }, at);
+  }
+  std::variant<rpc::RemoteModule<RemoteEm>, rpc::RemoteModule<RemoteNet>> at;
+};
+using RemoteHybrid = HybridModel<CallRemote, CallRemote>;
+
+using Gradients = std::vector<at::Tensor>;
+// Of parameters that DDP averages, and of the others.
+using TrainerGradients = std::pair<Gradients, Gradients>;
+
+class Trainer {
+ public:
+  Trainer(
+      const rpc::RemoteModule<RemoteEm>& em,
+      const rpc::RemoteModule<RemoteNet>& net,
+      int mode,
+      const std::string& hook)
+      : model_(std::make_shared<RemoteHybrid>(CallRemote{em}, CallRemote{net})),
+        mode_(static_cast<DdpMode>(mode)) {
+    if (mode_ == DdpMode::kInside) {
+      model_->fc2_ddp.emplace(
+          model_->fc2,
+          trainers(),
+          DistributedDataParallelOptions{.hook = hook});
+    }
+    if (mode_ == DdpMode::kOutside) {
+      outside_.emplace(
+          model_, trainers(), DistributedDataParallelOptions{.hook = hook});
+    }
+  }
+
+  // The gradients of the last batch.
+  TrainerGradients train(int index, bool uneven) {
+    TrainerGradients result;
+    std::optional<Join> join;
+    if (uneven && outside_) {
+      join.emplace(*outside_);
+    } else if (uneven && model_->fc2_ddp) {
+      join.emplace(*model_->fc2_ddp);
+    }
+    for (const auto& batch : batches_of(index, uneven)) {
+      const autograd::Context context;
+      const auto output =
+          outside_ ? (*outside_)->forward(batch) : model_->forward(batch);
+      autograd::backward(context, {loss_of(output, index)});
+      result = split(autograd::gradients(context));
+    }
+    if (join) {
+      join->finish();
+    }
+    return result;
+  }
+
+ private:
+  TrainerGradients split(const autograd::Gradients& all) const {
+    TrainerGradients result;
+    for (const auto& linear : {model_->fc1, model_->fc2}) {
+      const bool averaged =
+          mode_ == DdpMode::kOutside ||
+          (mode_ == DdpMode::kInside && linear.get() == model_->fc2.get());
+      (averaged ? result.first : result.second)
+          .push_back(all.of(linear->weight));
+    }
+    return result;
+  }
+
+  std::shared_ptr<RemoteHybrid> model_;
+  DdpMode mode_;
+  std::optional<DistributedDataParallel<std::shared_ptr<RemoteHybrid>>>
+      outside_;
+};
+
+inline void register_hybrid() {
+  rpc::register_module<RemoteEm>("RemoteEM");
+  rpc::register_module<RemoteNet>("RemoteNet");
+  rpc::register_class<Trainer>("Trainer")
+      .constructor<
+          rpc::RemoteModule<RemoteEm>,
+          rpc::RemoteModule<RemoteNet>,
+          int,
+          std::string>()
+      .method<&Trainer::train>("train");
+}
+
+}  // namespace gradwire::apps
