@@ -17,7 +17,8 @@ namespace gradwire::rpc {
 
 namespace detail {
 
-template <auto Method>
+// Of a class: one method may be inherited by several.
+template <class T, auto Method>
 struct MethodTag {};
 
 template <class M>
@@ -111,7 +112,8 @@ class Remote {
     static_assert(
         std::derived_from<T, typename Traits::Class>,
         "the method belongs to another class");
-    const auto name = detail::name_of_type(typeid(detail::MethodTag<Method>));
+    const auto name =
+        detail::name_of_type(typeid(detail::MethodTag<T, Method>));
     if (!name) {
       fail(
           "rpc",
@@ -221,7 +223,7 @@ class ClassRegistration {
     using Traits = detail::MethodTraits<decltype(Method)>;
     const std::string name = concat(name_, ".", method_name);
     add_method<Method>(name, static_cast<typename Traits::Arguments*>(nullptr));
-    detail::name_type(typeid(detail::MethodTag<Method>), name);
+    detail::name_type(typeid(detail::MethodTag<T, Method>), name);
     return *this;
   }
 

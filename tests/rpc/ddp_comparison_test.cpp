@@ -68,8 +68,10 @@ TEST_P(DdpComparisonProcesses, DdpDistAutogradSparseGrads) {
   run_workers(kRanks, [&](const Group& group) {
     torch::manual_seed(group.rank());
     EmbeddingBag net(torch::nn::EmbeddingBagOptions(10, 3).sparse(true));
-    const std::string hook =
-        GetParam() == "int8" ? "int8:sparse=pass" : GetParam();
+    const std::string hook = GetParam() == "none" ? "none"
+                             : GetParam() == "int8"
+                                 ? "int8:sparse=pass"
+                                 : GetParam() + ",sparse=pass";
     const DistributedDataParallel<EmbeddingBag> ddp(net, group, {.hook = hook});
     const auto ids = torch::randint(10, {10}, torch::kLong);
     const auto offsets = torch::tensor({0, 4}, torch::kLong);
@@ -85,13 +87,19 @@ TEST_P(DdpComparisonProcesses, DdpDistAutogradSparseGrads) {
   });
 }
 
-// Of the module that lives here, whose weight got a gradient in a context.
-std::shared_ptr<torch::nn::LinearImpl> served;
+struct ServedLinearImpl : torch::nn::LinearImpl {
+  ServedLinearImpl(std::int64_t in, std::int64_t out)
+      : LinearImpl(torch::nn::LinearOptions(in, out).bias(false)) {}
+};
+TORCH_MODULE(ServedLinear);
+
+// The module that lives here, whose weight gets gradients in contexts.
+std::shared_ptr<ServedLinearImpl> served;
 
 void register_layers() {
-  rpc::register_module_factory<Linear>(
-      "Linear", [](std::int64_t in, std::int64_t out) {
-        served = Linear(torch::nn::LinearOptions(in, out).bias(false)).ptr();
+  rpc::register_module_factory<ServedLinear>(
+      "ServedLinear", [](std::int64_t in, std::int64_t out) {
+        served = std::make_shared<ServedLinearImpl>(in, out);
         return served;
       });
   rpc::register_function("weight_gradient", [](autograd::ContextId context) {
@@ -105,7 +113,7 @@ TEST_P(DdpComparisonProcesses, DdpDistAutogradLocalVsRemote) {
     // One rank after another uses the module on worker 0, then all together.
     for (const char* place : {"worker0/cpu", "worker0"}) {
       torch::manual_seed(group.rank());
-      std::optional<RemoteModule<Linear>> remote;
+      std::optional<RemoteModule<ServedLinear>> remote;
       for (int turn = 0; turn < group.size(); ++turn) {
         if (turn == group.rank()) {
           remote.emplace(place, 10, 5);
