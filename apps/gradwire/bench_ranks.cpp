@@ -235,7 +235,9 @@ void RankSet::check_alive() {
       name_,
       "'s ",
       to_string(exit),
-      exit.signal != 0 ? "" : ": " + last_line(first->errors)));
+      first->errors.empty() && exit.signal != 0
+          ? ""
+          : ": " + last_line(first->errors)));
 }
 
 }  // namespace gradwire::apps

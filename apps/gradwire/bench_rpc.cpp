@@ -108,7 +108,13 @@ class RpcMeasurement {
     }
     if (!options.peer.empty()) {
       peer_.emplace(
-          kPeer, programs({options.peer, "-W", "ignore", script_.path()}));
+          kPeer,
+          programs(
+              {options.peer,
+               "-W",
+               "ignore",
+               script_.path(),
+               options.transport}));
       for (const char* verb : {"small", "script", "large", "hybrid"}) {
         series_.push_back({verb, kPeer});
       }

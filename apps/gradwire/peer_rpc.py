@@ -6,7 +6,7 @@ Run by `gradwire bench rpc --peer PYTHON`, which sends a command a line:
   large N     calls with a tensor of 16 MB
   hybrid N    steps of the model of ddp_under_dist_autograd_test
 Only the last rank measures. Answers are lines of JSON behind the word that
-starts gradwire's own.
+starts gradwire's own. Argument: tcp or shm.
 """
 
 import json
@@ -160,8 +160,10 @@ def main():
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     trainers = dist.new_group(list(range(TRAINERS)))
+    # PyTorch's own choice is shared memory.
     options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"tcp://127.0.0.1:{os.environ['GRADWIRE_RPC_PORT']}"
+        init_method=f"tcp://127.0.0.1:{os.environ['GRADWIRE_RPC_PORT']}",
+        _transports=["uv"] if sys.argv[1] == "tcp" else None,
     )
     rpc.init_rpc(
         f"worker{rank}", rank=rank, world_size=world, rpc_backend_options=options

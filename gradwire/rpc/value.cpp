@@ -1,8 +1,75 @@
 #include "gradwire/rpc/value.h"
 
+#include <ATen/ATen.h>
+
+#include <cstring>
+
 #include "gradwire/base/error.h"
 
 namespace gradwire::rpc {
+namespace {
+
+constexpr std::size_t kSmallBytes = 4096;
+
+// Types whose elements are plain bytes.
+bool is_plain(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool travels_as_bytes(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_cpu() &&
+         !tensor.requires_grad() && is_plain(tensor.scalar_type()) &&
+         tensor.is_contiguous() && tensor.nbytes() <= kSmallBytes;
+}
+
+// The number of elements, or nothing if these cannot be the sizes of a small
+// tensor.
+std::optional<std::size_t> count_of(const std::vector<std::int64_t>& sizes) {
+  std::size_t count = 1;
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || size > static_cast<std::int64_t>(kSmallBytes)) {
+      return std::nullopt;
+    }
+    count *= static_cast<std::size_t>(size);
+    if (count > kSmallBytes) {
+      return std::nullopt;
+    }
+  }
+  return count;
+}
+
+at::Tensor tensor_of_bytes(const c10::IValue& packed) {
+  const auto parts = elements_of(packed, "Tensor", 3);
+  const auto number = Wire<int>::unpack(parts[0]);
+  const auto sizes = Wire<std::vector<std::int64_t>>::unpack(parts[1]);
+  const std::string bytes = Wire<std::string>::unpack(parts[2]);
+  const auto type = static_cast<at::ScalarType>(number);
+  const auto count = count_of(sizes);
+  if (number < 0 || number >= static_cast<int>(at::ScalarType::NumOptions) ||
+      !is_plain(type) || !count ||
+      *count * c10::elementSize(type) != bytes.size()) {
+    fail("rpc", "received bytes that are no tensor of their type and shape");
+  }
+  at::Tensor tensor = at::empty(sizes, type);
+  if (!bytes.empty()) {
+    std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  }
+  return tensor;
+}
 
 void check_sendable(const at::Tensor& tensor) {
   if (!tensor.defined()) {
@@ -19,6 +86,30 @@ void check_sendable(const at::Tensor& tensor) {
         " cannot be sent, expected strided or sparse COO: convert it with "
         "to_sparse() or to_dense()");
   }
+}
+
+}  // namespace
+
+c10::IValue pack_tensor(const at::Tensor& tensor) {
+  check_sendable(tensor);
+  if (!travels_as_bytes(tensor)) {
+    return tensor;
+  }
+  std::string bytes(tensor.nbytes(), '\0');
+  if (!bytes.empty()) {
+    std::memcpy(bytes.data(), tensor.const_data_ptr(), bytes.size());
+  }
+  return pack_tuple(
+      {static_cast<std::int64_t>(tensor.scalar_type()),
+       Wire<std::vector<std::int64_t>>::pack(tensor.sizes().vec()),
+       std::move(bytes)});
+}
+
+at::Tensor unpack_tensor(const c10::IValue& packed) {
+  if (packed.isTensor()) {
+    return packed.toTensor();
+  }
+  return tensor_of_bytes(packed);
 }
 
 void refuse_number(std::uint64_t value) {
