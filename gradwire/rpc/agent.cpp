@@ -14,6 +14,7 @@
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/comm/group_impl.h"
 #include "gradwire/rpc/agent_impl.h"
+#include "gradwire/rpc/answer.h"
 #include "gradwire/rpc/callback.h"
 #include "gradwire/rpc/functions_impl.h"
 #include "gradwire/rpc/network.h"
@@ -25,10 +26,29 @@ namespace torch_rpc = torch::distributed::rpc;
 namespace torch_autograd = torch::distributed::autograd;
 using std::chrono::milliseconds;
 
-void check_positive(const char* option, milliseconds value) {
-  if (value <= milliseconds(0)) {
-    fail("rpc", option, " is ", value.count(), " ms, expected more than 0");
+// Torch counts milliseconds in an int.
+constexpr milliseconds kLongest = std::chrono::hours(24 * 20);
+
+void check_duration(const char* option, milliseconds value) {
+  if (value <= milliseconds(0) || value > kLongest) {
+    fail(
+        "rpc",
+        option,
+        " is ",
+        value.count(),
+        " ms, expected more than 0 and at most ",
+        kLongest.count());
   }
+}
+
+// Threads of handlers and backwards that outlive a forced end still refer to
+// it.
+void keep_for_good(std::shared_ptr<torch_rpc::TensorPipeAgent> agent) {
+  static std::mutex mutex;
+  static auto* all =
+      new std::vector<std::shared_ptr<torch_rpc::TensorPipeAgent>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(agent));
 }
 
 void check(const std::string& name, const Options& options) {
@@ -46,9 +66,9 @@ void check(const std::string& name, const Options& options) {
         longest,
         " letters, digits, '_', '-' and ':', not beginning with 'rank:'");
   }
-  check_positive("timeout", options.timeout);
-  check_positive("shutdown_timeout", options.shutdown_timeout);
-  check_positive("lease", options.lease);
+  check_duration("timeout", options.timeout);
+  check_duration("shutdown_timeout", options.shutdown_timeout);
+  check_duration("lease", options.lease);
   if (options.agent_threads < 1) {
     fail(
         "rpc",
@@ -108,20 +128,34 @@ Agent::Agent(
       c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", turn), impl.store);
   rendezvous_ = Rendezvous(store, rank_, world_);
   exchange_names(name);
+  try {
+    start(name, store);
+  } catch (const std::exception& e) {
+    force();
+    throw CommError(concat(
+        "[gradwire.rpc] rank ",
+        rank_,
+        " cannot become worker '",
+        name,
+        "', a rank is lost or the store is: ",
+        e.what()));
+  }
+}
+
+void Agent::start(const std::string& name, const StorePtr& store) {
   // Torch's threads inherit it: a worker that dies must not take those along
   // that write to it.
   const SigpipeBlocked no_sigpipe;
   torch_autograd::DistAutogradContainer::init(rank_);
-  // Its own timeout is how long the agent waits for others when it leaves.
-  const StorePtr agent_store =
+  agent_store_ =
       c10::make_intrusive<c10d::PrefixStore>("agent", store->clone());
-  agent_store->setTimeout(options.shutdown_timeout);
+  agent_store_->setTimeout(group_.timeout());
   agent_ = std::make_shared<TorchAgent>(
-      agent_store,
+      agent_store_,
       name,
       static_cast<torch_rpc::worker_id_t>(rank_),
       world_,
-      backend_options(options),
+      backend_options(options_),
       std::unordered_map<std::string, torch_rpc::DeviceMap>{},
       std::vector<c10::Device>{},
       make_callback(threads_));
@@ -134,15 +168,35 @@ Agent::Agent(
 void Agent::meet() {
   rendezvous_.leave("started", "");
   wait_for_all("started", Clock::now() + group_.timeout());
+  // From now on it is how long the agent waits for others when it leaves.
+  agent_store_->setTimeout(options_.shutdown_timeout);
 }
 
 Agent::~Agent() {
   force();
+  if (agent_) {
+    keep_for_good(std::move(agent_));
+  }
 }
 
 void Agent::exchange_names(const std::string& name) {
   rendezvous_.leave("name", name);
+  rendezvous_.leave("lease", concat(options_.lease.count()));
   wait_for_all("name", Clock::now() + group_.timeout());
+  wait_for_all("lease", Clock::now() + group_.timeout());
+  const auto leases = rendezvous_.read("lease");
+  for (std::size_t rank = 1; rank < leases.size(); ++rank) {
+    if (leases[rank] != leases[0]) {
+      fail(
+          "rpc",
+          "workers do not agree on the lease: ",
+          leases[0],
+          " ms on rank 0 but ",
+          leases[rank],
+          " ms on rank ",
+          rank);
+    }
+  }
   std::map<std::string, int> seen;
   for (const auto& each : rendezvous_.read("name")) {
     const int rank = static_cast<int>(workers_.size());
@@ -214,20 +268,54 @@ detail::RawReply Agent::call(
     std::vector<c10::IValue> arguments) {
   const WorkerInfo& worker = find(to.worker);
   const milliseconds timeout = to.timeout.value_or(options_.timeout);
-  check_positive("the timeout of a call", timeout);
-  auto message = make_message(function, std::move(arguments));
+  check_duration("the timeout of a call", timeout);
+  if (!is_function_name(function)) {
+    fail("rpc", "'", function, "' is no name of a function");
+  }
   ++calls_->made;
   ++calls_->pending;
-  // Recorded even without a tensor among the arguments: the result may have
-  // some.
-  auto future = torch_autograd::sendMessageWithAutograd(
-      *agent_,
-      agent_->getWorkerInfo(static_cast<torch_rpc::worker_id_t>(worker.id)),
-      std::move(message),
-      /*forceGradRecording=*/true,
-      to_seconds(timeout));
-  future->addCallback([calls = calls_](auto&) { --calls->pending; });
-  return {std::move(future), {function, worker.name, self().name, timeout}};
+  try {
+    // Recorded even without a tensor among the arguments: the result may have
+    // some.
+    auto future = torch_autograd::sendMessageWithAutograd(
+        *agent_,
+        agent_->getWorkerInfo(static_cast<torch_rpc::worker_id_t>(worker.id)),
+        make_message(function, std::move(arguments)),
+        /*forceGradRecording=*/true,
+        to_seconds(timeout));
+    future->addCallback([calls = calls_](auto&) { --calls->pending; });
+    return {std::move(future), {function, worker.name, self().name, timeout}};
+  } catch (const std::exception&) {
+    --calls_->pending;
+    send_failed(function, worker.name);
+  }
+}
+
+// While Torch's exception is handled: throws what it means.
+void Agent::send_failed(
+    const std::string& function, const std::string& worker) {
+  std::string text;
+  try {
+    throw;
+  } catch (const c10::Error& e) {
+    text = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  const auto what = concat(
+      "[gradwire.rpc] '",
+      function,
+      "' on worker '",
+      worker,
+      "' cannot be called: ",
+      text.substr(0, text.find('\n')),
+      " (worker '",
+      self().name,
+      "')");
+  if (is_transport_failure(text)) {
+    throw CommError(what);
+  }
+  throw Error(what);
 }
 
 detail::RawReply Agent::send_own(
@@ -235,13 +323,17 @@ detail::RawReply Agent::send_own(
     milliseconds timeout,
     const std::string& function,
     std::vector<c10::IValue> arguments) {
-  auto future = agent_->send(
-      agent_->getWorkerInfo(static_cast<torch_rpc::worker_id_t>(worker)),
-      make_message(kOwnNames + function, std::move(arguments)),
-      to_seconds(timeout));
   const auto& name = workers_[static_cast<std::size_t>(worker)].name;
-  return {
-      std::move(future), {kOwnNames + function, name, self().name, timeout}};
+  try {
+    auto future = agent_->send(
+        agent_->getWorkerInfo(static_cast<torch_rpc::worker_id_t>(worker)),
+        make_message(kOwnNames + function, std::move(arguments)),
+        to_seconds(timeout));
+    return {
+        std::move(future), {kOwnNames + function, name, self().name, timeout}};
+  } catch (const std::exception&) {
+    send_failed(function, name);
+  }
 }
 
 }  // namespace gradwire::rpc

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -63,18 +64,25 @@ class Agent {
 
   // Collective: see rpc.h.
   void leave(std::optional<std::chrono::milliseconds> patience);
-  // At once, whoever else is still there.
-  void force();
+  // At once, whoever else is still there; once is enough. Never throws.
+  void force() noexcept;
+  HandlerThreads& threads() {
+    return *threads_;
+  }
 
  private:
   using TorchAgent = torch::distributed::rpc::TensorPipeAgent;
   using Clock = std::chrono::steady_clock;
 
   void exchange_names(const std::string& name);
+  void start(const std::string& name, const StorePtr& store);
   void wait_for_all(const std::string& topic, Clock::time_point deadline);
-  bool wait_until_idle(Clock::time_point deadline);
-  void leave_gracefully(std::optional<Clock::time_point> deadline);
-  void check_alive(const std::vector<int>& ranks);
+  void wait_until_idle(Clock::time_point deadline);
+  void wait_for_leavers(const std::string& topic, Clock::time_point deadline);
+  void leave_gracefully(Clock::time_point deadline);
+  void check_alive(Clock::time_point deadline);
+  [[noreturn]] void send_failed(
+      const std::string& function, const std::string& worker);
   detail::RawReply send_own(
       int worker,
       std::chrono::milliseconds timeout,
@@ -91,8 +99,12 @@ class Agent {
   std::vector<WorkerInfo> workers_;
   Rendezvous rendezvous_;
   std::shared_ptr<HandlerThreads> threads_ = std::make_shared<HandlerThreads>();
+  // Stays after force(), for calls that come too late.
   std::shared_ptr<TorchAgent> agent_;
+  StorePtr agent_store_;
   std::unique_ptr<LeaseKeeper> keeper_;
+  std::mutex force_mutex_;
+  bool forced_ = false;
   // Calls made by this worker: under way, and ever. Shared with callbacks.
   struct Calls {
     std::atomic<std::size_t> pending = 0;
@@ -105,5 +117,9 @@ class Agent {
 std::shared_ptr<Agent> running_agent();
 // Null when it is none.
 std::shared_ptr<Agent> find_running_agent();
+
+// Lets go of something whose end may take its time, on a handler thread: not on
+// one of Torch's.
+void end_elsewhere(std::shared_ptr<const void> object);
 
 }  // namespace gradwire::rpc

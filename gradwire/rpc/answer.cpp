@@ -1,5 +1,7 @@
 #include "gradwire/rpc/answer.h"
 
+#include <algorithm>
+
 #include "gradwire/rpc/functions_impl.h"
 #include "gradwire/rpc/rpc.h"
 
@@ -42,22 +44,34 @@ c10::IValue dispatch(
       std::vector<c10::IValue>(arguments.begin() + 1, arguments.end()));
 }
 
-c10::IValue failure(const std::string& text) {
+}  // namespace
+
+c10::IValue failed_answer(const std::string& text) {
   return pack_tuple({false, text});
 }
 
-}  // namespace
+bool is_transport_failure(const std::string& text) {
+  const std::vector<std::string> signs{
+      "originated at tensorpipe",
+      "RPC ran for more than",
+      "RPC is no longer running",
+      "RPCErr:1:"};
+  return std::ranges::any_of(signs, [&](const std::string& sign) {
+    return text.find(sign) != std::string::npos;
+  });
+}
 
 c10::IValue answer(
     const std::string& function, const std::vector<c10::IValue>& arguments) {
   try {
     return pack_tuple({true, dispatch(function, arguments)});
   } catch (const c10::Error& e) {
-    return failure(e.what_without_backtrace());
+    return failed_answer(e.what_without_backtrace());
   } catch (const std::exception& e) {
-    return failure(e.what());
+    return failed_answer(e.what());
   } catch (...) {
-    return failure("the handler threw something that is no std::exception");
+    return failed_answer(
+        "the handler threw something that is no std::exception");
   }
 }
 

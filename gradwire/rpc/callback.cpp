@@ -11,6 +11,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/answer.h"
+#include "gradwire/rpc/functions_impl.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -21,6 +22,7 @@ namespace torch_autograd = torch::distributed::autograd;
 using torch_rpc::JitFuture;
 using torch_rpc::Message;
 using torch_rpc::MessageType;
+using Container = torch_autograd::DistAutogradContainer;
 using Streams = std::vector<c10::Stream>;
 using FuturePtr = c10::intrusive_ptr<JitFuture>;
 
@@ -77,10 +79,10 @@ void check_command(torch_rpc::RpcCommandBase& command, MessageType type) {
 class ContextScope {
  public:
   explicit ContextScope(std::int64_t id) {
-    torch_autograd::DistAutogradContainer::forceCurrentContextId(id);
+    Container::forceCurrentContextId(id);
   }
   ~ContextScope() {
-    torch_autograd::DistAutogradContainer::getInstance().clearCurrentContext();
+    Container::getInstance().clearCurrentContext();
   }
   ContextScope(const ContextScope&) = delete;
 };
@@ -124,21 +126,26 @@ class Callback final : public torch_rpc::RequestCallbackNoPython {
     auto& call = static_cast<torch_rpc::ScriptCall&>(command);
     auto future = c10::make_intrusive<JitFuture>(
         at::getCustomClassType<c10::intrusive_ptr<Message>>());
-    threads_->run([future,
-                   name = call.qualifiedName().qualifiedName(),
-                   arguments = std::move(call.stackRef()),
-                   context = torch_autograd::DistAutogradContainer::
-                       currentContextId()]() mutable {
-      const ContextScope scope(context);
-      auto result = answer(name, arguments);
-      arguments.clear();
-      // A result that cannot be sent is the handler's failure too.
-      try {
-        complete(*future, result);
-      } catch (const std::exception& e) {
-        future->setErrorIfNeeded(std::current_exception());
-      }
-    });
+    const std::string name = call.qualifiedName().qualifiedName();
+    const auto kind = name.starts_with(kOwnNames)
+                          ? HandlerThreads::Kind::kUpkeep
+                          : HandlerThreads::Kind::kWork;
+    threads_->run(
+        kind,
+        [future,
+         name,
+         arguments = std::move(call.stackRef()),
+         context = Container::currentContextId()]() mutable {
+          const ContextScope scope(context);
+          const auto result = answer(name, arguments);
+          arguments.clear();
+          try {
+            complete(*future, result);
+          } catch (const std::exception& e) {
+            // A result that cannot be sent is the handler's failure too.
+            complete(*future, failed_answer(e.what()));
+          }
+        });
     return future;
   }
 

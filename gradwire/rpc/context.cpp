@@ -5,6 +5,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent_impl.h"
+#include "gradwire/rpc/answer.h"
 
 namespace gradwire::autograd {
 namespace {
@@ -20,26 +21,15 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-// What Torch says when a message did not get through.
-bool is_lost_worker(const std::string& text) {
-  for (const char* sign :
-       {"RPCErr:", "RPC ran for more than", "eof", "connection", "pipe"}) {
-    if (text.find(sign) != std::string::npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
 [[noreturn]] void throw_backward_error(
-    const std::string& text, rpc::WorkerInfo self) {
+    const std::string& text, const rpc::WorkerInfo& self) {
   const auto what = concat(
       "[gradwire.autograd] backward failed: ",
       text,
       " (worker '",
       self.name,
       "')");
-  if (is_lost_worker(text)) {
+  if (rpc::is_transport_failure(text)) {
     throw CommError(what);
   }
   throw Error(what);
@@ -59,12 +49,9 @@ Context::Context() {
 }
 
 Context::~Context() {
-  if (!rpc::is_running()) {
-    torch_autograd::DistAutogradContainer::forceCurrentContextId(-1);
-    return;
-  }
   try {
-    container().releaseContextIfPresent(id_);
+    torch_autograd::DistAutogradContainer::getInstance()
+        .releaseContextIfPresent(id_);
   } catch (const std::exception&) {
     // Other workers cannot be told: they are lost, and so is the context.
   }
@@ -75,6 +62,7 @@ void backward(
     const std::vector<at::Tensor>& roots,
     bool retain_graph) {
   container();
+  const rpc::WorkerInfo self = rpc::self();
   if (roots.empty()) {
     fail("autograd", "backward got no roots");
   }
@@ -95,9 +83,9 @@ void backward(
   } catch (const Error&) {
     throw;  // of a DDP's hook
   } catch (const c10::Error& e) {
-    throw_backward_error(first_line(e.what_without_backtrace()), rpc::self());
+    throw_backward_error(first_line(e.what_without_backtrace()), self);
   } catch (const std::exception& e) {
-    throw_backward_error(first_line(e.what()), rpc::self());
+    throw_backward_error(first_line(e.what()), self);
   }
 }
 

@@ -22,15 +22,6 @@ Functions& functions() {
   return *all;
 }
 
-bool is_name(const std::string& name) {
-  const auto fits = [](unsigned char c) {
-    return std::isalnum(c) || c == '_' || c == '.';
-  };
-  return !name.empty() && name.front() != '.' && name.back() != '.' &&
-         name.find("..") == std::string::npos &&
-         std::ranges::all_of(name, fits);
-}
-
 void insert(const std::string& name, Function function) {
   Functions& all = functions();
   const std::lock_guard lock(all.mutex);
@@ -41,8 +32,17 @@ void insert(const std::string& name, Function function) {
 
 }  // namespace
 
+bool is_function_name(const std::string& name) {
+  const auto fits = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '.';
+  };
+  return !name.empty() && name.front() != '.' && name.back() != '.' &&
+         name.find("..") == std::string::npos &&
+         std::ranges::all_of(name, fits);
+}
+
 void add_function(const std::string& name, Function function) {
-  if (!is_name(name) || name.starts_with(kOwnNames)) {
+  if (!is_function_name(name) || name.starts_with(kOwnNames)) {
     fail(
         "rpc",
         "a function cannot be called '",

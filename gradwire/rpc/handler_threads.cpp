@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace gradwire::rpc {
@@ -10,20 +11,27 @@ namespace {
 
 constexpr std::chrono::seconds kIdle{10};
 
+thread_local bool is_handler = false;
+
 }  // namespace
 
 struct HandlerThreads::State {
   mutable std::mutex mutex;
   std::condition_variable work;
   std::condition_variable done;
-  std::deque<std::function<void()>> waiting;
+  struct Job {
+    Kind kind;
+    std::function<void()> run;
+  };
+  std::deque<Job> waiting;
   std::size_t idle = 0;
   std::size_t busy = 0;
+  std::size_t working = 0;
   std::size_t started = 0;
   bool stopping = false;
 
-  // The next job; empty when this thread is not needed any more.
-  std::function<void()> next() {
+  // The next job; nothing when this thread is not needed any more.
+  std::optional<Job> next() {
     std::unique_lock lock(mutex);
     ++idle;
     work.wait_for(lock, kIdle, [&] { return stopping || !waiting.empty(); });
@@ -36,8 +44,9 @@ struct HandlerThreads::State {
     return job;
   }
 
-  void finished() {
+  void finished(Kind kind) {
     const std::lock_guard lock(mutex);
+    working -= kind == Kind::kWork;
     if (--busy == 0) {
       done.notify_all();
     }
@@ -50,27 +59,33 @@ HandlerThreads::~HandlerThreads() {
   stop(std::chrono::steady_clock::now());
 }
 
-void HandlerThreads::run(std::function<void()> job) {
+void HandlerThreads::run(Kind kind, std::function<void()> job) {
   const std::lock_guard lock(state_->mutex);
-  state_->waiting.push_back(std::move(job));
+  state_->waiting.push_back({kind, std::move(job)});
   ++state_->busy;
-  ++state_->started;
+  state_->working += kind == Kind::kWork;
+  state_->started += kind == Kind::kWork;
   if (state_->idle >= state_->waiting.size()) {
     state_->work.notify_one();
     return;
   }
   std::thread([state = state_] {
+    is_handler = true;
     while (auto job = state->next()) {
-      job();
-      job = nullptr;
-      state->finished();
+      job->run();
+      job->run = nullptr;
+      state->finished(job->kind);
     }
   }).detach();
 }
 
-std::size_t HandlerThreads::busy() const {
+bool HandlerThreads::is_handler_thread() {
+  return is_handler;
+}
+
+std::size_t HandlerThreads::working() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->busy;
+  return state_->working;
 }
 
 std::size_t HandlerThreads::started() const {

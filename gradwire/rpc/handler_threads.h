@@ -17,13 +17,18 @@ class HandlerThreads {
   ~HandlerThreads();
   HandlerThreads(const HandlerThreads&) = delete;
 
-  // Returns at once. The job must not throw.
-  void run(std::function<void()> job);
+  // Work is what shutdown waits for; upkeep is gradwire's own.
+  enum class Kind { kWork, kUpkeep };
 
-  // Jobs that have not ended yet.
-  std::size_t busy() const;
-  // Jobs that were ever given to run().
+  // Returns at once. The job must not throw.
+  void run(Kind kind, std::function<void()> job);
+
+  // Work that has not ended yet, and all that ever began.
+  std::size_t working() const;
   std::size_t started() const;
+
+  // Whether the calling thread is one of some HandlerThreads.
+  static bool is_handler_thread();
 
   // Waits for the jobs under way until `deadline`. Those that still run then
   // go on, on threads that nobody waits for.

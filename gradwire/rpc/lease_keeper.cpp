@@ -1,6 +1,7 @@
 #include "gradwire/rpc/lease_keeper.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/objects_impl.h"
@@ -37,13 +38,21 @@ LeaseKeeper::~LeaseKeeper() {
 }
 
 void LeaseKeeper::run() {
-  const auto period = std::max(lease_ / 3, std::chrono::milliseconds(1));
+  const auto period = std::max(lease_ / 6, std::chrono::milliseconds(1));
+  auto before = ObjectTable::Clock::now();
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, period, [&] { return stopping_; })) {
     lock.unlock();
-    object_table().reap(ObjectTable::Clock::now());
+    const auto now = ObjectTable::Clock::now();
+    // When this process was stopped itself, renewals wait to be heard.
+    if (now - std::exchange(before, now) > 2 * period) {
+      object_table().extend(now + hold_time(lease_));
+    }
+    for (auto& ended : object_table().reap(now)) {
+      end_elsewhere(std::move(ended));
+    }
     try {
-      renew_holds(period);
+      renew_holds(lease_);
     } catch (const std::exception&) {
       // The next time may go better; if not, the leases end.
     }

@@ -9,7 +9,7 @@
 
 namespace gradwire::rpc {
 
-// Every third of a lease it tells owners that this worker's holds are still
+// Every sixth of a lease it tells owners that this worker's holds are still
 // wanted, and ends those of others, on objects here, that were not heard of.
 class LeaseKeeper {
  public:

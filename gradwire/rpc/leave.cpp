@@ -20,22 +20,15 @@ constexpr milliseconds kAskPatience{30'000};
 
 }  // namespace
 
-bool Agent::wait_until_idle(Clock::time_point deadline) {
-  while (calls_->pending > 0 || threads_->busy() > 0) {
-    if (Clock::now() >= deadline) {
-      return false;
-    }
-    std::this_thread::sleep_for(kPoll);
-  }
-  return true;
-}
-
-// Throws CommError when one of them is lost.
-void Agent::check_alive(const std::vector<int>& ranks) {
+// Throws CommError when another worker is lost.
+void Agent::check_alive(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  const auto patience = std::clamp(left, milliseconds(1), kAskPatience);
   std::vector<Reply<void>> replies;
-  for (const int rank : ranks) {
-    if (rank != rank_) {
-      replies.push_back(call_own<void>(rank, kAskPatience, "ping"));
+  for (const auto& worker : workers_) {
+    if (worker.id != rank_) {
+      replies.push_back(call_own<void>(worker.id, patience, "ping"));
     }
   }
   for (const auto& reply : replies) {
@@ -43,51 +36,67 @@ void Agent::check_alive(const std::vector<int>& ranks) {
   }
 }
 
-// A worker is idle when it neither waits for a call nor runs one. All are done
-// when all were idle in two rounds with nothing started in between: a call that
-// was under way in the first would have been answered or have started another
-// by the second.
-void Agent::leave_gracefully(std::optional<Clock::time_point> deadline) {
-  std::vector<std::string> before;
-  const auto last = deadline.value_or(Clock::time_point::max());
-  for (int round = 0;; ++round) {
-    if (!wait_until_idle(last)) {
+void Agent::wait_until_idle(Clock::time_point deadline) {
+  auto asked = Clock::now();
+  while (calls_->pending > 0 || threads_->working() > 0) {
+    if (Clock::now() >= deadline) {
       throw CommError(concat(
           "[gradwire.rpc] ",
           calls_->pending,
           " calls of worker '",
           self().name,
           "' and ",
-          threads_->busy(),
+          threads_->working(),
           " of others on it were still under way at the end of "
           "shutdown_timeout"));
     }
+    if (Clock::now() - asked > kAskEvery) {
+      check_alive(deadline);
+      asked = Clock::now();
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void Agent::wait_for_leavers(
+    const std::string& topic, Clock::time_point deadline) {
+  auto asked = Clock::now();
+  for (;;) {
+    const auto missing = rendezvous_.missing(topic);
+    if (missing.empty()) {
+      return;
+    }
+    if (Clock::now() >= deadline) {
+      std::vector<std::string> names;
+      for (const int rank : missing) {
+        names.push_back(workers_[static_cast<std::size_t>(rank)].name);
+      }
+      throw CommError(concat(
+          "[gradwire.rpc] worker ",
+          join(names),
+          " did not shut down in time (worker '",
+          self().name,
+          "' waited)"));
+    }
+    if (Clock::now() - asked > kAskEvery) {
+      check_alive(deadline);
+      asked = Clock::now();
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+// A worker is idle when it neither waits for a call nor runs one. All are done
+// when all were idle in two rounds with nothing started in between: a call that
+// was under way in the first would have been answered or have started another
+// by the second.
+void Agent::leave_gracefully(Clock::time_point deadline) {
+  std::vector<std::string> before;
+  for (int round = 0;; ++round) {
+    wait_until_idle(deadline);
     const std::string topic = concat("leave/", round);
     rendezvous_.leave(topic, concat(calls_->made + threads_->started()));
-    auto asked = Clock::now();
-    for (;;) {
-      const auto missing = rendezvous_.missing(topic);
-      if (missing.empty()) {
-        break;
-      }
-      if (Clock::now() >= last) {
-        std::vector<std::string> names;
-        for (const int rank : missing) {
-          names.push_back(workers_[static_cast<std::size_t>(rank)].name);
-        }
-        throw CommError(concat(
-            "[gradwire.rpc] worker ",
-            join(names),
-            " did not shut down in time (worker '",
-            self().name,
-            "' waited)"));
-      }
-      if (Clock::now() - asked > kAskEvery) {
-        check_alive(missing);
-        asked = Clock::now();
-      }
-      std::this_thread::sleep_for(kPoll);
-    }
+    wait_for_leavers(topic, deadline);
     auto now = rendezvous_.read(topic);
     if (now == before) {
       return;
@@ -100,7 +109,8 @@ void Agent::leave(std::optional<milliseconds> patience) {
   std::exception_ptr failure;
   try {
     leave_gracefully(
-        patience ? std::optional(Clock::now() + *patience) : std::nullopt);
+        patience ? Clock::now() + *patience : Clock::time_point::max());
+    keeper_.reset();
     // Torch then knows that pipes which close are no reason to warn.
     agent_->join(/*shutdown=*/true);
     // The store's host goes last.
@@ -125,16 +135,24 @@ void Agent::leave(std::optional<milliseconds> patience) {
   }
 }
 
-void Agent::force() {
-  if (!agent_) {
+void Agent::force() noexcept {
+  const std::lock_guard lock(force_mutex_);
+  if (!agent_ || std::exchange(forced_, true)) {
     return;
   }
-  keeper_.reset();
-  agent_->shutdown();
-  torch::distributed::rpc::RpcAgent::setCurrentRpcAgent(nullptr);
+  try {
+    keeper_.reset();
+    agent_->shutdown();
+    if (torch::distributed::rpc::RpcAgent::isCurrentRpcAgentSet()) {
+      torch::distributed::rpc::RpcAgent::setCurrentRpcAgent(nullptr);
+    }
+  } catch (const std::exception&) {
+    // There is nobody left to tell.
+  }
   // Handlers that wait for a call have got its error by now.
-  threads_->stop(Clock::now() + std::chrono::seconds(1));
-  agent_.reset();
+  if (!HandlerThreads::is_handler_thread()) {
+    threads_->stop(Clock::now() + std::chrono::seconds(1));
+  }
 }
 
 }  // namespace gradwire::rpc

@@ -1,5 +1,6 @@
 #include "gradwire/rpc/object_table.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -82,36 +83,48 @@ void ObjectTable::release(HoldId hold) {
   }
 }
 
-void ObjectTable::reap(Clock::time_point now) {
+void ObjectTable::extend(Clock::time_point expiry) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, hold] : holds_) {
+    hold.expiry = std::max(hold.expiry, expiry);
+  }
+}
+
+std::vector<std::shared_ptr<void>> ObjectTable::reap(Clock::time_point now) {
   std::vector<std::shared_ptr<void>> ended;
   const std::lock_guard lock(mutex_);
   for (auto hold = holds_.begin(); hold != holds_.end();) {
     const auto next = std::next(hold);
     if (hold->second.expiry <= now) {
-      ended.push_back(release_locked(hold));
+      if (auto last = release_locked(hold)) {
+        ended.push_back(std::move(last));
+      }
     }
     hold = next;
   }
+  return ended;
 }
 
 std::shared_ptr<void> ObjectTable::find(
-    ObjectId object, const std::string& type) const {
+    ObjectId object, const std::string& type, std::type_index id) const {
   const std::lock_guard lock(mutex_);
   const auto found = objects_.find(object);
   if (found == objects_.end()) {
     object_is_gone(object);
   }
-  if (found->second.object.type != type) {
+  const Object& stored = found->second.object;
+  if (stored.type != type || stored.id != id) {
     fail(
         "rpc",
         "object ",
         object,
         " is a ",
-        found->second.object.type,
+        stored.type,
         ", expected a ",
-        type);
+        type,
+        stored.type == type ? " of another C++ type" : "");
   }
-  return found->second.object.value;
+  return stored.value;
 }
 
 std::size_t ObjectTable::size() const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <typeindex>
 #include <vector>
 
 namespace gradwire::rpc {
@@ -25,8 +26,9 @@ class ObjectTable {
 
   struct Object {
     std::shared_ptr<void> value;
-    // What its handles are handles of.
+    // What its handles are handles of, by name and in this program.
     std::string type;
+    std::type_index id = typeid(void);
   };
 
   // Adds an object with a hold of this process, which needs no renewal.
@@ -37,11 +39,15 @@ class ObjectTable {
   void renew(const std::vector<HoldId>& holds, Clock::time_point expiry);
   // Nothing happens if it is unknown.
   void release(HoldId hold);
-  // Ends the holds that ran out.
-  void reap(Clock::time_point now);
+  // Ends the holds that ran out and returns objects that ended with them:
+  // their destructors may take their time.
+  std::vector<std::shared_ptr<void>> reap(Clock::time_point now);
+  // No hold runs out before this.
+  void extend(Clock::time_point expiry);
 
   // Throws Error if it is gone or of another type.
-  std::shared_ptr<void> find(ObjectId object, const std::string& type) const;
+  std::shared_ptr<void> find(
+      ObjectId object, const std::string& type, std::type_index id) const;
   std::size_t size() const;
   void clear();
 

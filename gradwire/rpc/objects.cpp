@@ -35,7 +35,7 @@ TypeNames& type_names() {
 }
 
 Clock::time_point next_expiry() {
-  return Clock::now() + running_agent()->options().lease;
+  return Clock::now() + hold_time(running_agent()->options().lease);
 }
 
 // Whether this process is the worker that owns it.
@@ -118,15 +118,16 @@ ObjectHold::~ObjectHold() {
 
 namespace detail {
 
-HoldPtr add_object(std::shared_ptr<void> value, const std::string& type) {
+HoldPtr add_object(
+    std::shared_ptr<void> value, const std::string& type, std::type_index id) {
   const auto agent = running_agent();
-  const auto [object, hold] = object_table().add({std::move(value), type});
+  const auto [object, hold] = object_table().add({std::move(value), type, id});
   return std::make_shared<ObjectHold>(agent->self().id, object, hold);
 }
 
 std::shared_ptr<void> local_object(
-    std::int64_t object, const std::string& type) {
-  return object_table().find(object, type);
+    std::int64_t object, const std::string& type, std::type_index id) {
+  return object_table().find(object, type, id);
 }
 
 c10::IValue pack_hold(const ObjectHold& hold) {
@@ -155,12 +156,22 @@ HoldPtr unpack_hold(const c10::IValue& packed, const std::string& type) {
     fail(
         "rpc", "received a handle of worker ", owner, ", which does not exist");
   }
-  return std::make_shared<ObjectHold>(
-      owner, Wire<ObjectId>::unpack(parts[1]), Wire<HoldId>::unpack(parts[2]));
+  const auto object = Wire<ObjectId>::unpack(parts[1]);
+  const auto hold = Wire<HoldId>::unpack(parts[2]);
+  if (is_own(*agent, owner)) {
+    // A hold of this process needs no renewal, and gets none.
+    object_table().renew({hold}, Clock::time_point::max());
+  }
+  return std::make_shared<ObjectHold>(owner, object, hold);
 }
 
 void name_type(std::type_index type, const std::string& name) {
   const std::lock_guard lock(type_names().mutex);
+  for (const auto& [other, taken] : type_names().names) {
+    if (taken == name && other != type) {
+      fail("rpc", "'", name, "' is registered already, for another class");
+    }
+  }
   const auto [known, is_new] = type_names().names.emplace(type, name);
   if (!is_new) {
     fail(

@@ -41,11 +41,12 @@ using HoldPtr = std::shared_ptr<const ObjectHold>;
 namespace detail {
 
 // Makes this worker the owner of an object of the given type.
-HoldPtr add_object(std::shared_ptr<void> value, const std::string& type);
+HoldPtr add_object(
+    std::shared_ptr<void> value, const std::string& type, std::type_index id);
 // On its owner. The object lives at least as long as the result. Throws Error
 // if it is gone or of another type.
 std::shared_ptr<void> local_object(
-    std::int64_t object, const std::string& type);
+    std::int64_t object, const std::string& type, std::type_index id);
 
 // A handle in a message: a hold of its own, which the receiver answers for.
 // Asks the owner and waits, unless this is the owner.
@@ -53,7 +54,7 @@ c10::IValue pack_hold(const ObjectHold& hold);
 HoldPtr unpack_hold(const c10::IValue& packed, const std::string& type);
 
 // Names of classes and their methods, by C++ type. Throws Error for a type that
-// has one.
+// has one, and a name that is taken.
 void name_type(std::type_index type, const std::string& name);
 std::optional<std::string> name_of_type(std::type_index type);
 

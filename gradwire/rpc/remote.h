@@ -52,7 +52,8 @@ std::string class_name() {
 
 template <class T>
 std::shared_ptr<T> local(std::int64_t object) {
-  return std::static_pointer_cast<T>(local_object(object, class_name<T>()));
+  return std::static_pointer_cast<T>(
+      local_object(object, class_name<T>(), typeid(T)));
 }
 
 }  // namespace detail
@@ -82,8 +83,8 @@ class Remote {
   }
   // Makes this worker the owner of a T that exists.
   static Remote own(std::shared_ptr<T> object) {
-    return Remote(
-        detail::add_object(std::move(object), detail::class_name<T>()));
+    return Remote(detail::add_object(
+        std::move(object), detail::class_name<T>(), typeid(T)));
   }
 
   bool valid() const {

@@ -72,7 +72,7 @@ std::vector<Remote<at::Tensor>> own_parameters_of(
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
   auto state = tensors_of(module);
   for (auto& [name, tensor] : state) {
-    tensor = tensor.detach().clone();
+    tensor = tensor.detach().cpu().clone();
   }
   return state;
 }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/answer.h"
 #include "gradwire/rpc/rpc.h"
 
@@ -13,9 +14,6 @@ namespace gradwire::rpc::detail {
 namespace {
 
 namespace torch_rpc = torch::distributed::rpc;
-
-// Torch puts this before what a worker says that refused a message.
-constexpr const char* kRefused = "Error on Node ";
 
 [[noreturn]] void throw_failure(
     const c10::ivalue::Future& future, const RawReply::Call& call) {
@@ -33,8 +31,8 @@ constexpr const char* kRefused = "Error on Node ";
   }
   std::string text = future.tryRetrieveErrorMessage();
   text = text.substr(0, text.find('\n'));
-  if (const auto at = text.find(kRefused); at != std::string::npos) {
-    throw RemoteError(concat("[gradwire.rpc] ", what, ": ", text.substr(at)));
+  if (!is_transport_failure(text)) {
+    throw RemoteError(concat("[gradwire.rpc] ", what, " failed: ", text));
   }
   throw CommError(concat(
       "[gradwire.rpc] ",
@@ -99,7 +97,7 @@ c10::IValue RawReply::wait() const {
 void RawReply::keep_until_done(std::shared_ptr<const void> kept) const {
   state_->future->addCallback(
       [kept = std::move(kept)](c10::ivalue::Future&) mutable {
-        kept = nullptr;
+        end_elsewhere(std::move(kept));
       });
 }
 

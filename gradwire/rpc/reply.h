@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "gradwire/rpc/value.h"
 
@@ -38,7 +41,8 @@ class RawReply {
 }  // namespace detail
 
 // The result of a call, later. Every wait ends: the call fails by itself when
-// its time is up. A value: copies are the same reply. Thread safe.
+// its time is up. A value: copies are the same reply. Thread safe. Handles in a
+// result must be waited for within a lease: nobody else answers for them.
 template <class R>
 class Reply {
  public:
@@ -49,14 +53,30 @@ class Reply {
   }
   // The result, or throws what went wrong.
   R wait() const {
-    return Wire<R>::unpack(raw_.wait());
+    const auto packed = raw_.wait();
+    const std::lock_guard lock(unpacked_->mutex);
+    if constexpr (std::is_void_v<R>) {
+      Wire<R>::unpack(packed);
+    } else {
+      if (!unpacked_->value) {
+        unpacked_->value.emplace(Wire<R>::unpack(packed));
+      }
+      return *unpacked_->value;
+    }
   }
   const detail::RawReply& raw() const {
     return raw_;
   }
 
  private:
+  // Unpacked once: a handle in it is one handle, however often it is read.
+  struct Unpacked {
+    std::mutex mutex;
+    std::optional<std::conditional_t<std::is_void_v<R>, bool, R>> value;
+  };
+
   detail::RawReply raw_;
+  std::shared_ptr<Unpacked> unpacked_ = std::make_shared<Unpacked>();
 };
 
 }  // namespace gradwire::rpc

@@ -36,7 +36,15 @@ void end_at_exit() {
   }
 }
 
-void leave(std::optional<std::chrono::milliseconds> patience) {
+void leave(
+    const char* call, std::optional<std::chrono::milliseconds> patience) {
+  if (HandlerThreads::is_handler_thread()) {
+    fail(
+        "rpc",
+        call,
+        " was called by a handler, which it would wait for: call it from a "
+        "thread of the program");
+  }
   // Calls go on while it waits; afterwards there is no worker.
   struct Taken {
     ~Taken() {
@@ -62,6 +70,14 @@ std::shared_ptr<Agent> running_agent() {
   return agent;
 }
 
+void end_elsewhere(std::shared_ptr<const void> object) {
+  if (const auto agent = find_running_agent()) {
+    agent->threads().run(
+        HandlerThreads::Kind::kUpkeep,
+        [kept = std::move(object)]() mutable { kept = nullptr; });
+  }
+}
+
 void init(const std::string& name, const Group& group, const Options& options) {
   static const bool once = [] {
     register_own_functions();
@@ -85,6 +101,7 @@ void init(const std::string& name, const Group& group, const Options& options) {
     agent->meet();
   } catch (...) {
     take_agent();
+    agent->force();
     throw;
   }
 }
@@ -94,11 +111,11 @@ void init(const std::string& name, const Options& options) {
 }
 
 void shutdown() {
-  leave(running_agent()->options().shutdown_timeout);
+  leave("shutdown", running_agent()->options().shutdown_timeout);
 }
 
 void serve() {
-  leave(std::nullopt);
+  leave("serve", std::nullopt);
 }
 
 bool is_running() {

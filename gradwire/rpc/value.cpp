@@ -33,7 +33,9 @@ bool is_plain(at::ScalarType type) {
 bool travels_as_bytes(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_cpu() &&
          !tensor.requires_grad() && is_plain(tensor.scalar_type()) &&
-         tensor.is_contiguous() && tensor.nbytes() <= kSmallBytes;
+         tensor.is_contiguous() && !tensor.is_neg() &&
+         !tensor._is_zerotensor() && tensor.numel() > 0 &&
+         tensor.nbytes() <= kSmallBytes;
 }
 
 // The number of elements, or nothing if these cannot be the sizes of a small
@@ -41,7 +43,7 @@ bool travels_as_bytes(const at::Tensor& tensor) {
 std::optional<std::size_t> count_of(const std::vector<std::int64_t>& sizes) {
   std::size_t count = 1;
   for (const std::int64_t size : sizes) {
-    if (size < 0 || size > static_cast<std::int64_t>(kSmallBytes)) {
+    if (size < 1 || size > static_cast<std::int64_t>(kSmallBytes)) {
       return std::nullopt;
     }
     count *= static_cast<std::size_t>(size);
@@ -65,9 +67,7 @@ at::Tensor tensor_of_bytes(const c10::IValue& packed) {
     fail("rpc", "received bytes that are no tensor of their type and shape");
   }
   at::Tensor tensor = at::empty(sizes, type);
-  if (!bytes.empty()) {
-    std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  }
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;
 }
 
@@ -86,6 +86,13 @@ void check_sendable(const at::Tensor& tensor) {
         " cannot be sent, expected strided or sparse COO: convert it with "
         "to_sparse() or to_dense()");
   }
+  if (!tensor.is_cpu()) {
+    fail(
+        "rpc",
+        "a tensor on ",
+        tensor.device(),
+        " cannot be sent, expected one on the cpu: call cpu() before");
+  }
 }
 
 }  // namespace
@@ -95,10 +102,8 @@ c10::IValue pack_tensor(const at::Tensor& tensor) {
   if (!travels_as_bytes(tensor)) {
     return tensor;
   }
-  std::string bytes(tensor.nbytes(), '\0');
-  if (!bytes.empty()) {
-    std::memcpy(bytes.data(), tensor.const_data_ptr(), bytes.size());
-  }
+  std::string bytes(
+      static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
   return pack_tuple(
       {static_cast<std::int64_t>(tensor.scalar_type()),
        Wire<std::vector<std::int64_t>>::pack(tensor.sizes().vec()),

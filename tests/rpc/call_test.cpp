@@ -216,6 +216,18 @@ TEST(RpcProcesses, BadInitIsAnErrorOnEveryRank) {
         Error,
         rpc::init("w", group, {.lease = std::chrono::seconds(0)}),
         "lease is 0 ms, expected more than 0");
+    EXPECT_ERROR(
+        Error,
+        rpc::init("w", group, {.timeout = std::chrono::milliseconds::max()}),
+        "ms, expected more than 0 and at most 1728000000");
+    EXPECT_ERROR(
+        Error,
+        rpc::init(
+            worker_name(group.rank()),
+            group,
+            {.lease = std::chrono::seconds(5 + group.rank())}),
+        "workers do not agree on the lease: 5000 ms on rank 0 but 6000 ms on "
+        "rank 1");
     rpc::init(worker_name(group.rank()), group);
     EXPECT_ERROR(
         Error,

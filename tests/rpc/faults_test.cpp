@@ -302,6 +302,65 @@ TEST(RpcFaultsProcesses, ServeEndsWhenAWorkerIsLost) {
       options.ranks);
 }
 
+// A handler under a context that is over meanwhile: its own call fails, and
+// nobody waits for it when all leave.
+TEST(RpcFaultsProcesses, ACallThatCannotBeSentIsAnErrorAndForgotten) {
+  once<register_faults>();
+  run_workers(2, [](const Group& group) {
+    if (group.rank() == 1) {
+      return;
+    }
+    EXPECT_ERROR(
+        Error, rpc::call("worker1", "a..b"), "'a..b' is no name of a function");
+    EXPECT_ERROR(
+        Error,
+        rpc::call<at::Tensor>(
+            "worker1", "times_weight", torch::ones({1, 2}, torch::kMeta)),
+        "a tensor on meta cannot be sent, expected one on the cpu");
+  });
+}
+
+TEST(RpcFaultsProcesses, HandlersMayNotShutDown) {
+  once<register_faults>();
+  rpc::register_function("quit", [] { rpc::shutdown(); });
+  rpc::register_function("meta", [] { return torch::ones(1, torch::kMeta); });
+  run_workers(2, [](const Group& group) {
+    const auto other = worker_name(1 - group.rank());
+    EXPECT_ERROR(
+        rpc::RemoteError,
+        rpc::call(other, "quit"),
+        "shutdown was called by a handler, which it would wait for");
+    EXPECT_ERROR(
+        rpc::RemoteError,
+        rpc::call<at::Tensor>(other, "meta"),
+        "a tensor on meta cannot be sent");
+  });
+}
+
+// shutdown() keeps its time though another worker does not answer at all.
+TEST(RpcFaultsProcesses, ShutdownBesideAStoppedWorker) {
+  once<register_faults>();
+  WorkerOptions options;
+  options.rpc.shutdown_timeout = 1500ms;
+  run_processes(
+      2,
+      [&](const Group& group) {
+        rpc::init(worker_name(group.rank()), group, options.rpc);
+        if (group.rank() == 1) {
+          over.get_future().wait_for(20s);
+          return;
+        }
+        const auto pid =
+            static_cast<pid_t>(rpc::call<std::int64_t>("worker1", "pid"));
+        kill(pid, SIGSTOP);
+        const auto start = Clock::now();
+        EXPECT_ERROR(CommError, rpc::shutdown(), "worker1");
+        EXPECT_LT(seconds_since(start), 3.5);
+        kill(pid, SIGKILL);
+      },
+      {.may_die = {1}});
+}
+
 // A program that just ends does not hang or crash.
 TEST(RpcFaultsProcesses, LeavingWithoutShutdown) {
   once<register_faults>();

@@ -170,6 +170,21 @@ TEST(RemoteProcesses, ConstructorsAndTypesAreChecked) {
   });
 }
 
+TEST(RemoteProcesses, AReplyReadTwiceIsOneHandle) {
+  once<register_counter>();
+  run_workers(2, [](const Group& group) {
+    if (group.rank() == 1) {
+      return;
+    }
+    auto reply =
+        std::make_optional(Remote<Counter>::create_async("worker1", 4));
+    const auto first = reply->wait();
+    { const auto second = reply->wait(); }
+    reply.reset();
+    EXPECT_EQ(first.invoke<&Counter::value>(), 4);
+  });
+}
+
 TEST(RemoteProcesses, ValuesAreFetched) {
   rpc::register_function("weight", [] {
     return Remote<at::Tensor>::own(
@@ -192,8 +207,10 @@ TEST(RemoteProcesses, HoldersAreHeardOf) {
           return;
         }
         const auto counter = Remote<Counter>::create("worker1", 9);
+        const auto here = Remote<Counter>::create("worker0", 8);
         std::this_thread::sleep_for(3s);
         EXPECT_EQ(counter.invoke<&Counter::value>(), 9);
+        EXPECT_EQ(here.invoke<&Counter::value>(), 8);
       },
       {.rpc = {.lease = 900ms}});
 }
@@ -235,20 +252,26 @@ TEST(ObjectTable, HoldsKeepObjectsUntilReleasedOrExpired) {
   rpc::ObjectTable table;
   const rpc::ObjectTable::Clock::time_point start{};
   const auto value = std::make_shared<int>(1);
-  const auto [object, own] = table.add({value, "int"});
+  const std::type_index type = typeid(int);
+  const auto [object, own] = table.add({value, "int", type});
   table.retain(object, 17, start + 10s);
   table.retain(object, 17, start + 10s);  // once is enough
   table.release(own);
   table.release(own);
-  table.reap(start + 9s);
-  EXPECT_EQ(table.find(object, "int"), value);
+  EXPECT_TRUE(table.reap(start + 9s).empty());
+  EXPECT_EQ(table.find(object, "int", type), value);
+  EXPECT_ERROR(
+      Error,
+      table.find(object, "int", typeid(long)),
+      "is a int, expected a int of another C++ type");
   table.renew({17, 18}, start + 20s);
-  table.reap(start + 19s);
-  EXPECT_EQ(table.size(), 1u);
-  table.reap(start + 20s);
+  EXPECT_TRUE(table.reap(start + 19s).empty());
+  table.extend(start + 30s);
+  EXPECT_TRUE(table.reap(start + 29s).empty());
+  EXPECT_EQ(table.reap(start + 30s).size(), 1u);
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(value.use_count(), 1);
-  EXPECT_ERROR(Error, table.find(object, "int"), "is gone");
+  EXPECT_ERROR(Error, table.find(object, "int", type), "is gone");
   EXPECT_ERROR(Error, table.retain(object, 19, start), "is gone");
 }
 

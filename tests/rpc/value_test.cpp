@@ -20,8 +20,8 @@ TEST(RpcValue, SmallTensorsTravelAsBytesAndComeBack) {
         torch::kFloat,
         torch::kDouble,
         torch::kBool}) {
-    for (const auto& sizes : std::vector<std::vector<std::int64_t>>{
-             {}, {0}, {3}, {2, 0, 4}, {4, 5}}) {
+    for (const auto& sizes :
+         std::vector<std::vector<std::int64_t>>{{}, {3}, {4, 5}, {1, 1, 7}}) {
       const auto tensor = torch::ones(sizes, type);
       const auto packed = TensorWire::pack(tensor);
       EXPECT_TRUE(packed.isTuple());
@@ -39,6 +39,8 @@ TEST(RpcValue, OtherTensorsStayTensors) {
   for (const auto& tensor :
        {torch::ones(3).requires_grad_(),
         torch::ones(2000),
+        torch::ones({0, 8192}),
+        torch::ones({2, 0, 4}),
         torch::ones({3, 4}).t(),
         torch::eye(3).to_sparse(),
         torch::ones(3, torch::kComplexFloat)}) {
