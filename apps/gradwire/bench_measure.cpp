@@ -9,20 +9,13 @@
 #include "apps/gradwire/models.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/spec.h"
-#include "gradwire/hook/registry.h"
+#include "gradwire/hook/choice.h"
 #include "gradwire/launch/spawn.h"
 
 namespace gradwire::apps {
 namespace {
 
 using nlohmann::json;
-
-bool stays_local(const Spec& spec) {
-  const auto all = hooks();
-  const auto found = std::ranges::find(all, spec.name, &HookInfo::name);
-  return (found != all.end() && found->result == HookInfo::Result::kLocal) ||
-         (spec.inner && stays_local(*spec.inner));
-}
 
 std::int64_t count_parameters(const std::string& model) {
   std::int64_t count = 0;
@@ -78,7 +71,7 @@ void Measurement::add_ours(const std::string& hook, bool hidden) {
       {.hook = hook,
        .torch = {},
        .hidden = hidden,
-       .local = stays_local(parse_spec(hook))});
+       .local = HookChoice(hook).stays_local()});
 }
 
 void Measurement::add_peers(const std::vector<std::string>& hooks) {

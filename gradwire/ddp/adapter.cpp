@@ -146,10 +146,11 @@ struct Report {
     }
   }
 
-  at::Tensor scaled(at::Tensor value) const {
+  at::Tensor scaled(const at::Tensor& value) const {
     const double scale = shared->scale;
     const at::NoGradGuard no_grad;
-    return scale == 1 ? value : value.mul_(scale);
+    // Not in place: a hook may keep what it returns.
+    return scale == 1 ? value : value.mul(scale);
   }
 
   // The Reducer reads a dense result from the start of its storage in steps of

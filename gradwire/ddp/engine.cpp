@@ -112,11 +112,11 @@ void DdpEngine::before_forward() {
   impl.meter->begin_forward();
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
-  if (impl.syncing && impl.failed()) {
-    impl.recover();
-  }
   const int root = impl.join_forward(grad_enabled);
   if (impl.syncing) {
+    if (impl.failed()) {
+      impl.recover();
+    }
     impl.watch->reattach();
     impl.reducer().prepare_for_forward();
   }
@@ -130,6 +130,16 @@ void DdpEngine::before_forward() {
 
 bool DdpEngine::Impl::failed() const {
   return adapter && adapter->failed_bucket().has_value();
+}
+
+void DdpEngine::Impl::check_finished() {
+  try {
+    if (!failed()) {
+      reducer().check_finalized();
+    }
+  } catch (const c10::Error& error) {
+    explain_unfinished(error);
+  }
 }
 
 void DdpEngine::Impl::rebuild_buckets() {

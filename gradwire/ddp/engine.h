@@ -56,7 +56,10 @@ class DdpEngine {
 
   // Null: none. See join.h.
   void set_join(std::shared_ptr<JoinedDdp> join);
+  bool is_joined() const;
+  // The group it was made on, and the one of its own.
   const Group& parent() const;
+  const Group& group() const;
 
  private:
   friend class JoinedDdp;

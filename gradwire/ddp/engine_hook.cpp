@@ -13,6 +13,7 @@ void DdpEngine::set_hook(
     const HookChoice& choice, const std::optional<Group>& group) {
   Impl& impl = *impl_;
   std::string text;
+  impl.check_no_join("set_hook");
   impl.check_group();
   agree_checked(impl.parent, "set_hook", [&] {
     text = choice.text();
@@ -29,6 +30,7 @@ void DdpEngine::set_hook(
 
 void DdpEngine::register_hook_once(
     const HookChoice& choice, const std::optional<Group>& group) {
+  impl_->check_no_join("register_ddp_comm_hook");
   agree_checked(impl_->parent, "register_ddp_comm_hook", [&] {
     if (impl_->hook_text != "none") {
       fail(
@@ -62,6 +64,7 @@ void DdpEngine::Impl::install_hook(
     reducer().register_comm_hook(adapter->make_comm_hook());
   }
   adapter->set_hook(std::move(hook), choice.text());
+  local_hook = choice.stays_local();
 }
 
 void DdpEngine::Impl::report_buckets(Stats& stats) const {
@@ -90,6 +93,7 @@ void DdpEngine::Impl::report_buckets(Stats& stats) const {
 
 void DdpEngine::save_hook_state(const std::string& folder) {
   Impl& impl = *impl_;
+  impl.check_no_join("save_hook_state");
   impl.check_group();
   gradwire::save_hook_state(impl.parent, impl.place_of_state(folder), [&] {
     impl.check_between_iterations("save_hook_state");
@@ -104,6 +108,7 @@ void DdpEngine::save_hook_state(const std::string& folder) {
 void DdpEngine::load_hook_state(
     const std::string& folder, const LoadHookState& options) {
   Impl& impl = *impl_;
+  impl.check_no_join("load_hook_state");
   impl.check_group();
   const auto place = impl.place_of_state(folder);
   const SavedHook saved =
@@ -157,6 +162,18 @@ HookStatePlace DdpEngine::Impl::place_of_state(
     place.parameters.emplace_back(parameter->name, parameter->tensor.numel());
   }
   return place;
+}
+
+// Ranks without input could not take part.
+void DdpEngine::Impl::check_no_join(const char* call) {
+  if (current_join()) {
+    fail(
+        "ddp",
+        call,
+        " was called inside of a Join, expected it before or after (rank ",
+        group.rank(),
+        ")");
+  }
 }
 
 // A backward that failed is over, though not all gradients are there.

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,17 +32,22 @@ struct DdpEngine::Impl {
   compat::ReducerPair reduction;
   std::unique_ptr<HookAdapter> adapter;
   std::string hook_text = "none";
+  // The hook leaves every rank its own gradients.
+  bool local_hook = false;
   std::unique_ptr<StepMeter> meter;
 
-  // Set while a Join lives.
+  // Set while a Join lives. Gradients may arrive on other threads when it
+  // ends.
+  std::mutex joined_mutex;
   std::shared_ptr<JoinedDdp> joined;
 
   bool sync = true;
   // The forward under way will be followed by an averaging backward.
   bool syncing = false;
   bool delayed_reduction_queued = false;
-  // Others have reduced the first iteration of a static graph without input
-  // here: this rank's Reducer does not know the graph.
+  // The first iteration of a static graph was reduced without input on some
+  // rank, whose Reducer does not know the graph; and whether that is this one.
+  bool someone_missed_first_graph = false;
   bool missed_first_graph = false;
   bool rebuilt = false;
 
@@ -51,6 +57,7 @@ struct DdpEngine::Impl {
   std::vector<Fact> inspect();
   void construct();
   void broadcast(const std::vector<at::Tensor>& tensors, int root = 0);
+  void check_finished();
   void rebuild_buckets();
   bool failed() const;
   void check_group() const;
@@ -58,6 +65,7 @@ struct DdpEngine::Impl {
   [[noreturn]] void explain_unfinished(const c10::Error& error) const;
   void install_hook(const HookChoice& choice, const Group& hook_group);
   void check_between_iterations(const char* call) const;
+  void check_no_join(const char* call);
   HookStatePlace place_of_state(const std::string& folder) const;
   BucketLayout bucket_layout() const;
   void restore_buckets(const BucketLayout& layout);
@@ -67,6 +75,8 @@ struct DdpEngine::Impl {
   void end_step(const GradientWatch::Backward& backward);
   void make_gradients_plain();
   // For a Join, in engine_join.cpp.
+  std::shared_ptr<JoinedDdp> current_join();
+  void check_first_graph();
   int join_forward(bool grad_enabled);
   void join_backward();
   void divide_by(int ranks);

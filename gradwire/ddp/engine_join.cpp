@@ -9,40 +9,72 @@
 namespace gradwire {
 
 void DdpEngine::set_join(std::shared_ptr<JoinedDdp> join) {
-  impl_->joined = std::move(join);
-  if (!impl_->joined) {
+  const bool ends = !join;
+  {
+    const std::lock_guard lock(impl_->joined_mutex);
+    impl_->joined = std::move(join);
+  }
+  if (ends) {
     impl_->divide_by(impl_->group.size());
   }
+}
+
+bool DdpEngine::is_joined() const {
+  return impl_->current_join() != nullptr;
 }
 
 const Group& DdpEngine::parent() const {
   return impl_->parent;
 }
 
-// Returns the rank whose buffers count.
-int DdpEngine::Impl::join_forward(bool grad_enabled) {
-  if (missed_first_graph && syncing) {
+const Group& DdpEngine::group() const {
+  return impl_->group;
+}
+
+std::shared_ptr<JoinedDdp> DdpEngine::Impl::current_join() {
+  const std::lock_guard lock(joined_mutex);
+  return joined;
+}
+
+// Inside of a Join a rank that throws is noticed at once, so only those that
+// cannot go on do; outside all of them must.
+void DdpEngine::Impl::check_first_graph() {
+  const bool stops =
+      current_join() ? missed_first_graph : someone_missed_first_graph;
+  if (stops && syncing) {
     fail(
         "ddp",
-        "with static_graph every rank must have input in the first iteration; "
-        "rank ",
+        "with static_graph every rank must have input in the first iteration; ",
+        missed_first_graph ? "this one" : "another one",
+        " had none (rank ",
         group.rank(),
-        " had none");
+        ")");
   }
-  if (!joined || !grad_enabled) {
+}
+
+// Returns the rank whose buffers count.
+int DdpEngine::Impl::join_forward(bool grad_enabled) {
+  check_first_graph();
+  const auto join = current_join();
+  if (!join || !grad_enabled) {
     return 0;
   }
-  const auto roster = joined->announce(
+  check_finished();
+  const auto roster = join->announce(
       syncing ? JoinedDdp::Event::kForward : JoinedDdp::Event::kLocalForward);
-  if (joined->divides_by_active()) {
+  if (join->divides_by_active()) {
     divide_by(roster.active);
   }
   return roster.lead;
 }
 
 void DdpEngine::Impl::join_backward() {
-  if (joined) {
-    joined->announce(JoinedDdp::Event::kBackward);
+  if (const auto join = current_join()) {
+    const auto roster = join->announce(JoinedDdp::Event::kBackward);
+    if (options.static_graph && meter->steps() == 0 &&
+        roster.active < group.size()) {
+      someone_missed_first_graph = true;
+    }
   }
 }
 
@@ -51,7 +83,7 @@ void DdpEngine::Impl::join_backward() {
 void DdpEngine::Impl::divide_by(int ranks) {
   const int all = group.size();
   if (adapter) {
-    adapter->set_scale(static_cast<double>(all) / ranks);
+    adapter->set_scale(local_hook ? 1 : static_cast<double>(all) / ranks);
   } else {
     compat::set_divisor(reducer(), ranks == all ? 0 : ranks);
   }
@@ -59,6 +91,9 @@ void DdpEngine::Impl::divide_by(int ranks) {
 
 void DdpEngine::Impl::shadow_forward(bool syncs, int root) {
   if (syncs) {
+    if (failed()) {
+      recover();
+    }
     reducer().prepare_for_forward();
   }
   rebuild_buckets();
@@ -85,6 +120,7 @@ void DdpEngine::Impl::shadow_backward() {
   if (first_graph) {
     delayed_reduction_queued = true;
     missed_first_graph = true;
+    someone_missed_first_graph = true;
     maps.push_back(send_empty_map());
   }
   std::vector<Future::Raw> results;
@@ -99,8 +135,13 @@ void DdpEngine::Impl::shadow_backward() {
     map.wait();
   }
   for (const auto& result : results) {
-    result->waitAndThrow();
+    result->wait();
+    // What failed on all ranks alike costs them a step, and this one too.
+    if (result->hasError() && (!adapter || adapter->lost_group())) {
+      result->waitAndThrow();
+    }
   }
+  meter->skip();
   // Others note the order of gradients for the next buckets from now on, but
   // not in the first iteration of a static graph.
   if (!first_graph) {

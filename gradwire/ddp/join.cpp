@@ -1,5 +1,6 @@
 #include "gradwire/ddp/join.h"
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -10,19 +11,29 @@
 
 namespace gradwire {
 
+// What ranks compare. A DDP is known by the name of its own group.
+std::vector<Fact> Join::facts_of(
+    const DdpEngine& engine, const JoinOptions& options) const {
+  if (engine.is_joined() || std::ranges::count(engines_, &engine) > 1) {
+    fail("ddp", "a DDP can be in one Join at a time");
+  }
+  return {
+      {"number of DDPs", concat(engines_.size())},
+      {"DDP", engine.group().name()},
+      {"divide_by_initial_world_size",
+       concat(options.divide_by_initial_world_size)},
+      {"throw_on_early_termination",
+       concat(options.throw_on_early_termination)}};
+}
+
 Join::Join(const std::vector<DdpEngine*>& engines, const JoinOptions& options)
     : engines_(engines), exceptions_before_(std::uncaught_exceptions()) {
   if (engines_.empty()) {
     fail("ddp", "a Join got no DDP");
   }
   for (auto* engine : engines_) {
-    agree(
-        engine->parent(),
-        "Join",
-        {{"divide_by_initial_world_size",
-          concat(options.divide_by_initial_world_size)},
-         {"throw_on_early_termination",
-          concat(options.throw_on_early_termination)}});
+    agree_checked(
+        engine->parent(), "Join", [&] { return facts_of(*engine, options); });
     joined_.push_back(std::make_shared<JoinedDdp>(*engine, options));
   }
   for (std::size_t i = 0; i < engines_.size(); ++i) {

@@ -12,22 +12,26 @@ struct JoinOptions {
   // one over all ranks. Off: averages are over the ranks that still have input.
   bool divide_by_initial_world_size = true;
   // As soon as one rank has no more input all ranks throw an Error, in their
-  // next forward or in finish().
+  // next forward or backward, or in finish().
   bool throw_on_early_termination = false;
 };
 
+struct Fact;
 class JoinedDdp;
 
 // Lets ranks run out of input at different times: a rank that is done goes on
 // to take part in the others' averages, with gradients of zero, until all are.
-// Then all have the parameters and buffers of the last one.
+// Then all have the parameters and buffers of the last one. Not its optimizer's
+// state: one with momentum must be synchronised by the program before ranks
+// train on together.
 //
 //   {
 //     gradwire::Join join(ddp);
 //     for (auto& batch : *loader) { ... }
 //   }
 //
-// Collective, and so is its end. Every forward and backward of the DDPs
+// Collective, and so is its end. Between the two hooks are neither exchanged,
+// saved nor loaded. Every forward and backward of the DDPs
 // meanwhile costs a small collective more. The DDPs must outlive it.
 class Join {
  public:
@@ -47,6 +51,8 @@ class Join {
   void finish();
 
  private:
+  std::vector<Fact> facts_of(
+      const DdpEngine& engine, const JoinOptions& options) const;
   void detach();
 
   std::vector<DdpEngine*> engines_;

@@ -28,18 +28,20 @@ const char* describe(std::int64_t event) {
 
 JoinedDdp::JoinedDdp(DdpEngine& engine, const JoinOptions& options)
     : engine_(engine),
+      rank_(engine.parent().rank()),
+      world_(engine.parent().size()),
       divides_by_active_(!options.divide_by_initial_world_size),
       throws_(options.throw_on_early_termination),
       control_(engine.parent().duplicate("join")) {}
 
 JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
   const at::NoGradGuard no_grad;
-  auto events = at::zeros({control_.size()}, at::kLong);
+  auto events = at::zeros({world_}, at::kLong);
   auto* each = events.data_ptr<std::int64_t>();
-  each[control_.rank()] = own;
-  control_.all_reduce(events).wait();
+  each[rank_] = own;
+  control().all_reduce(events).wait();
   Roster roster;
-  for (int rank = 0; rank < control_.size(); ++rank) {
+  for (int rank = 0; rank < world_; ++rank) {
     if (each[rank] == 0) {
       continue;
     }
@@ -55,7 +57,7 @@ JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
           " ",
           describe(each[rank]),
           " (rank ",
-          control_.rank(),
+          rank_,
           ")");
     }
     roster.event = static_cast<Event>(each[rank]);
@@ -70,21 +72,22 @@ JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
 
 JoinedDdp::Roster JoinedDdp::announce(Event event) {
   const Roster roster = exchange(static_cast<std::int64_t>(event));
-  if (throws_ && roster.active < control_.size()) {
+  if (throws_ && roster.active < world_) {
     fail(
         "ddp",
-        control_.size() - roster.active,
+        world_ - roster.active,
         " of ",
-        control_.size(),
+        world_,
         " ranks have no more input, and throw_on_early_termination is set "
         "(rank ",
-        control_.rank(),
+        rank_,
         " has some)");
   }
   return roster;
 }
 
 void JoinedDdp::mirror() {
+  engine_.impl_->check_finished();
   for (;;) {
     const Roster roster = exchange(0);
     if (roster.active == 0) {
@@ -94,11 +97,11 @@ void JoinedDdp::mirror() {
       fail(
           "ddp",
           "rank ",
-          control_.rank(),
+          rank_,
           " has no more input while ",
           roster.active,
           " of ",
-          control_.size(),
+          world_,
           " ranks have, and throw_on_early_termination is set");
     }
     follow(roster);
@@ -106,6 +109,7 @@ void JoinedDdp::mirror() {
   // Where nobody had any input nothing has changed.
   if (last_) {
     engine_.impl_->broadcast(engine_.impl_->model.state, last_->lead);
+    engine_.impl_->meter->skip();
   }
 }
 
@@ -127,15 +131,25 @@ void JoinedDdp::warn_when_long() {
   if (++mirrored_ == kLong) {
     TORCH_WARN(
         "[gradwire.ddp] rank ",
-        control_.rank(),
+        rank_,
         " has had no input for ",
         kLong,
         " forwards of others: distribute the input more evenly");
   }
 }
 
+Group JoinedDdp::control() {
+  const std::lock_guard lock(control_mutex_);
+  if (!control_) {
+    fail("ddp", "the Join is over (rank ", rank_, ")");
+  }
+  return control_;
+}
+
 void JoinedDdp::close() {
-  control_ = Group();
+  Group ending;
+  const std::lock_guard lock(control_mutex_);
+  std::swap(ending, control_);
 }
 
 }  // namespace gradwire

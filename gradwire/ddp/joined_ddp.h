@@ -3,6 +3,7 @@
 // Private to ddp: one DDP under a Join.
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -52,10 +53,15 @@ class JoinedDdp {
   Roster exchange(std::int64_t own);
   void follow(const Roster& roster);
   void warn_when_long();
+  Group control();
 
   DdpEngine& engine_;
+  const int rank_;
+  const int world_;
   bool divides_by_active_;
   bool throws_;
+
+  std::mutex control_mutex_;
   Group control_;
   // The last roster with somebody in it.
   std::optional<Roster> last_;

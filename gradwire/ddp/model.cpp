@@ -69,7 +69,7 @@ class Inspector {
       return;
     }
     const bool trains = tensor.requires_grad();
-    model_.state.push_back(tensor.detach());
+    model_.state.push_back(tensor);
     model_.facts.push_back(
         {concat("parameter ", model_.facts.size()),
          describe(name, tensor) + (trains ? "" : " frozen")});

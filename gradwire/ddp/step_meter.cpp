@@ -31,6 +31,10 @@ Bytes StepMeter::sent() const {
   return total;
 }
 
+void StepMeter::skip() {
+  sent_before_step_ = sent();
+}
+
 void StepMeter::begin_forward() {
   forward_started_ = Clock::now();
 }

@@ -21,6 +21,9 @@ class StepMeter {
   void end_step(
       const GradientWatch::Backward& backward, const std::string& hook);
 
+  // What was sent since the last step belongs to none.
+  void skip();
+
   std::int64_t steps() const {
     return steps_;
   }

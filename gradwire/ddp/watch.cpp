@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 
 #include "gradwire/base/error.h"
@@ -19,6 +20,8 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   std::function<void()> on_begin;
   std::function<void(const Backward&)> on_end;
 
+  std::mutex begin_mutex;
+  std::exception_ptr begin_failure;
   // Of what follows.
   mutable std::mutex mutex;
   bool armed = false;
@@ -40,9 +43,20 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
     }
   }
 
+  // Other gradients wait until the first one has begun the backward, and fail
+  // with it.
   void on_gradient(std::size_t index) {
+    const std::lock_guard lock(begin_mutex);
+    if (begin_failure) {
+      std::rethrow_exception(begin_failure);
+    }
     if (note_gradient(index)) {
-      on_begin();
+      try {
+        on_begin();
+      } catch (...) {
+        begin_failure = std::current_exception();
+        throw;
+      }
     }
   }
 
@@ -153,6 +167,8 @@ void GradientWatch::reattach() {
 }
 
 void GradientWatch::arm() {
+  const std::lock_guard begin_lock(state_->begin_mutex);
+  state_->begin_failure = nullptr;
   const std::lock_guard lock(state_->mutex);
   state_->armed = true;
   state_->begun = false;

@@ -6,9 +6,20 @@
 #include <typeinfo>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/spec.h"
 #include "gradwire/hook/registry.h"
 
 namespace gradwire {
+namespace {
+
+bool is_local(const Spec& spec) {
+  const auto known = hooks();
+  const auto info = std::ranges::find(known, spec.name, &HookInfo::name);
+  return (info != known.end() && info->result == HookInfo::Result::kLocal) ||
+         (spec.inner && is_local(*spec.inner));
+}
+
+}  // namespace
 
 std::string HookChoice::text() const {
   if (!spec_.empty()) {
@@ -32,6 +43,10 @@ bool HookChoice::is_plain_average() const {
   const auto known = hooks();
   const auto info = std::ranges::find(known, text(), &HookInfo::name);
   return is_none() || (info != known.end() && info->plain_average);
+}
+
+bool HookChoice::stays_local() const {
+  return !hook_ && !is_none() && is_local(parse_spec(text()));
 }
 
 std::shared_ptr<Hook> HookChoice::make(const Group& group) const {

@@ -33,6 +33,9 @@ class HookChoice {
   bool is_none() const;
   // "none", or a hook that does the same.
   bool is_plain_average() const;
+  // Every rank keeps its own gradients: HookInfo::Result::kLocal, also inside
+  // of another hook.
+  bool stays_local() const;
   // The hook itself; call text() first. Not for "none".
   std::shared_ptr<Hook> make(const Group& group) const;
 

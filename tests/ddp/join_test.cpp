@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sstream>
+
 #include "gradwire/ddp/join.h"
 #include "gradwire/hook/registry.h"
 #include "tests/support/expect.h"
@@ -226,12 +228,13 @@ TEST(Join, StaticGraph) {
         train(ddp, group, {first, 3});
       }
       expect_equal_on_all_ranks(group, flat(ddp->parameters()));
-      if (first == 0 && group.rank() == 0) {
+      if (first == 0) {
         EXPECT_ERROR(
             Error,
             ddp->forward(input(0, 0)),
             "with static_graph every rank must have input in the first "
-            "iteration; rank 0 had none");
+            "iteration",
+            group.rank() == 0 ? "this one had none" : "another one had none");
       }
     });
   }
@@ -349,6 +352,110 @@ TEST(Join, RanksThatDoDifferentThingsAreTold) {
     }
     join.finish();
     EXPECT_ERROR(Error, join.finish(), "the Join is finished already");
+  });
+}
+
+// Values that were loaded lie in other memory than at construction.
+TEST(Join, LoadedParametersEndAlike) {
+  run_threads(2, [](const Group& group) {
+    Ddp ddp(make_net(7), group);
+    std::stringstream file;
+    torch::save(make_net(8), file);
+    torch::load(ddp, file);
+    {
+      const Join join(ddp);
+      train(ddp, group, {1, 3});
+    }
+    expect_equal_on_all_ranks(group, flat(ddp->parameters()));
+  });
+}
+
+TEST(Join, ABackwardThatLacksGradientsIsAnErrorNotAHang) {
+  run_threads(2, [](const Group& group) {
+    const Ddp ddp(make_net(7), group);
+    const auto work = [&] {
+      Join join(ddp);
+      for (int step = 0; step < 2; ++step) {
+        ddp->forward(input(group.rank(), step));
+        ddp->module()->first(input(group.rank(), step)).sum().backward();
+      }
+      join.finish();
+    };
+    EXPECT_ERROR(
+        Error,
+        work(),
+        "the last backward did not finish: 4 of 6 parameters got no gradient");
+  });
+}
+
+// A hook that fails on all ranks at the same bucket costs a step, also when one
+// of them has no input.
+TEST(Join, GoesOnAfterAFailureOfTheHook) {
+  for (const int inputs : {0, 2}) {
+    run_threads(2, [&](const Group& group) {
+      int calls = 0;
+      const Ddp ddp(make_net(7), group, {.hook = [&, group](Bucket& bucket) {
+                      if (++calls == 2) {
+                        fail("test", "the second bucket of all");
+                      }
+                      return group.all_reduce(bucket.buffer());
+                    }});
+      torch::optim::SGD sgd(ddp->parameters(), 0.1);
+      {
+        const Join join(ddp);
+        for (int step = 0; step < (group.rank() == 0 ? inputs : 4); ++step) {
+          sgd.zero_grad();
+          auto loss = ddp->forward(input(group.rank(), step)).square().sum();
+          if (step == 1) {
+            EXPECT_ERROR(Error, loss.backward(), "the second bucket of all");
+          } else {
+            loss.backward();
+            sgd.step();
+          }
+        }
+      }
+      expect_equal_on_all_ranks(group, flat(ddp->parameters()));
+    });
+  }
+}
+
+TEST(Join, WhatRanksWithoutInputCannotDoIsRefused) {
+  run_threads(2, [](const Group& group) {
+    const Ddp one(make_net(7), group);
+    const Ddp two(make_net(7), group);
+    {
+      const Join join(one);
+      EXPECT_ERROR(
+          Error,
+          one->set_hook("int8"),
+          "set_hook was called inside of a Join, expected it before or after");
+      EXPECT_ERROR(
+          Error,
+          one->save_hook_state("/tmp/nowhere"),
+          "save_hook_state was called inside of a Join");
+      EXPECT_ERROR(
+          Error, const Join again(one), "a DDP can be in one Join at a time");
+      EXPECT_ERROR(Error, Join(two, two), "a DDP can be in one Join at a time");
+    }
+    one->set_hook("int8");
+    EXPECT_ERROR(
+        Error,
+        group.rank() == 0 ? Join(one, two).finish() : Join(two, one).finish(),
+        "ranks do not agree on Join: DDP is '");
+  });
+}
+
+TEST(Join, StepsOfOthersAreNotCountedAsOnesOwn) {
+  run_threads(2, [](const Group& group) {
+    const Ddp ddp(make_net(7), group);
+    train(ddp, group, {3, 3});
+    const auto before = ddp->stats().sent_last_step.total();
+    {
+      const Join join(ddp);
+      train(ddp, group, {0, 3});
+    }
+    train(ddp, group, {1, 1});
+    EXPECT_EQ(ddp->stats().sent_last_step.total(), before);
   });
 }
 
