@@ -15,6 +15,7 @@
 namespace {
 
 using namespace gradwire::apps;
+using gradwire::first_line;
 
 constexpr int kUsageError = 2;
 constexpr int kFailure = 1;
@@ -132,10 +133,6 @@ std::vector<std::string> own_command(int argc, char** argv) {
   std::vector<std::string> command(argv, argv + argc);
   command[0] = "/proc/self/exe";
   return command;
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

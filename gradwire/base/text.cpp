@@ -45,6 +45,10 @@ std::string did_you_mean(
   return best.empty() ? "" : concat(", did you mean '", best, "'?");
 }
 
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
 std::string human_bytes(double bytes) {
   constexpr std::array kUnits{"B", "kB", "MB", "GB", "TB"};
   std::size_t unit = 0;

@@ -40,6 +40,9 @@ std::string nearest(
 std::string did_you_mean(
     std::string_view word, const std::vector<std::string>& candidates);
 
+// Up to the first end of line: errors of others come with stack traces.
+std::string first_line(const std::string& text);
+
 // "12.6 MB": decimal units, as networks are sold.
 std::string human_bytes(double bytes);
 

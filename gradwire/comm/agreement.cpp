@@ -78,7 +78,7 @@ class Board {
           " waited on group '",
           origin_.group,
           "'): ",
-          first_line(e)));
+          first_line(e.what())));
     }
   }
 
@@ -107,10 +107,6 @@ class Board {
   }
   void put(const std::string& name, const std::string& value) {
     store_.set(name, std::vector<std::uint8_t>(value.begin(), value.end()));
-  }
-  static std::string first_line(const std::exception& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find('\n'));
   }
 
   c10d::Store& store_;

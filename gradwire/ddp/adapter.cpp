@@ -148,9 +148,12 @@ struct Report {
 
   at::Tensor scaled(const at::Tensor& value) const {
     const double scale = shared->scale;
-    const at::NoGradGuard no_grad;
+    if (scale == 1) {
+      return value;
+    }
     // Not in place: a hook may keep what it returns.
-    return scale == 1 ? value : value.mul(scale);
+    const at::NoGradGuard no_grad;
+    return value.mul(scale);
   }
 
   // The Reducer reads a dense result from the start of its storage in steps of

@@ -51,11 +51,15 @@ Join::~Join() noexcept(false) {
   }
 }
 
-void Join::detach() {
+void Join::release_engines() {
   for (auto* engine : engines_) {
     engine->set_join(nullptr);
   }
   engines_.clear();
+}
+
+void Join::detach() {
+  release_engines();
   for (auto& joined : joined_) {
     joined->close();
   }
@@ -67,10 +71,7 @@ void Join::finish() {
   if (engines_.empty()) {
     fail("ddp", "the Join is finished already");
   }
-  for (auto* engine : engines_) {
-    engine->set_join(nullptr);
-  }
-  engines_.clear();
+  release_engines();
   std::mutex mutex;
   std::exception_ptr failure;
   const auto mirror = [&](JoinedDdp& joined) {

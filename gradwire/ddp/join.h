@@ -31,8 +31,8 @@ class JoinedDdp;
 //   }
 //
 // Collective, and so is its end. Between the two hooks are neither exchanged,
-// saved nor loaded. Every forward and backward of the DDPs
-// meanwhile costs a small collective more. The DDPs must outlive it.
+// saved nor loaded, and every forward and backward of the DDPs costs a small
+// collective more. The DDPs must outlive it.
 class Join {
  public:
   template <class... Ms>
@@ -53,6 +53,7 @@ class Join {
  private:
   std::vector<Fact> facts_of(
       const DdpEngine& engine, const JoinOptions& options) const;
+  void release_engines();
   void detach();
 
   std::vector<DdpEngine*> engines_;

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <map>
-#include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/sigpipe.h"
+#include "gradwire/comm/agreement.h"
 #include "gradwire/comm/group_impl.h"
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/answer.h"
@@ -93,6 +93,10 @@ std::shared_ptr<torch_rpc::TypeResolver> make_type_resolver() {
       });
 }
 
+float to_seconds(milliseconds time) {
+  return static_cast<float>(time.count()) / 1000;
+}
+
 torch_rpc::TensorPipeRpcBackendOptions backend_options(const Options& options) {
   using Names = std::vector<std::string>;
   const bool shm = options.transport == Transport::kSharedMemory;
@@ -102,12 +106,8 @@ torch_rpc::TensorPipeRpcBackendOptions backend_options(const Options& options) {
       // Not several connections for one tensor (mpt_uv): small calls would take
       // twice as long.
       Names{"cma", "basic"},
-      static_cast<float>(options.timeout.count()) / 1000,
+      to_seconds(options.timeout),
       "env://"};
-}
-
-float to_seconds(milliseconds time) {
-  return static_cast<float>(time.count()) / 1000;
 }
 
 }  // namespace
@@ -119,9 +119,12 @@ Agent::Agent(
       world_(group.size()),
       options_(options),
       rendezvous_(nullptr, 0, 0) {
-  check(name, options);
   auto& impl = group.impl();
-  choose_interface(options.interface, impl.options.address);
+  agree_checked(group, "rpc::init", [&] {
+    check(name, options);
+    choose_interface(options.interface, impl.options.address);
+    return std::vector<Fact>{{"lease in ms", concat(options.lease.count())}};
+  });
   // Several workers one after another must not read each other's keys.
   const auto turn = impl.store->add(concat("rpc/turn/", rank_), 1);
   const StorePtr store =
@@ -167,7 +170,7 @@ void Agent::start(const std::string& name, const StorePtr& store) {
 
 void Agent::meet() {
   rendezvous_.leave("started", "");
-  wait_for_all("started", Clock::now() + group_.timeout());
+  wait_for_all("started");
   // From now on it is how long the agent waits for others when it leaves.
   agent_store_->setTimeout(options_.shutdown_timeout);
 }
@@ -181,22 +184,7 @@ Agent::~Agent() {
 
 void Agent::exchange_names(const std::string& name) {
   rendezvous_.leave("name", name);
-  rendezvous_.leave("lease", concat(options_.lease.count()));
-  wait_for_all("name", Clock::now() + group_.timeout());
-  wait_for_all("lease", Clock::now() + group_.timeout());
-  const auto leases = rendezvous_.read("lease");
-  for (std::size_t rank = 1; rank < leases.size(); ++rank) {
-    if (leases[rank] != leases[0]) {
-      fail(
-          "rpc",
-          "workers do not agree on the lease: ",
-          leases[0],
-          " ms on rank 0 but ",
-          leases[rank],
-          " ms on rank ",
-          rank);
-    }
-  }
+  wait_for_all("name");
   std::map<std::string, int> seen;
   for (const auto& each : rendezvous_.read("name")) {
     const int rank = static_cast<int>(workers_.size());
@@ -216,25 +204,19 @@ void Agent::exchange_names(const std::string& name) {
   }
 }
 
-void Agent::wait_for_all(const std::string& topic, Clock::time_point deadline) {
-  for (;;) {
-    const auto missing = rendezvous_.missing(topic);
-    if (missing.empty()) {
-      return;
-    }
-    if (Clock::now() >= deadline) {
-      throw CommError(concat(
-          "[gradwire.rpc] rank ",
-          join(missing),
-          " did not become a worker within ",
-          group_.timeout().count() / 1000.0,
-          " s (rank ",
-          rank_,
-          " of ",
-          world_,
-          ")"));
-    }
-    std::this_thread::sleep_for(milliseconds(2));
+void Agent::wait_for_all(const std::string& topic) {
+  const auto late = rendezvous_.wait(topic, Clock::now() + group_.timeout());
+  if (!late.empty()) {
+    throw CommError(concat(
+        "[gradwire.rpc] rank ",
+        join(late),
+        " did not become a worker within ",
+        group_.timeout().count() / 1000.0,
+        " s (rank ",
+        rank_,
+        " of ",
+        world_,
+        ")"));
   }
 }
 
@@ -308,7 +290,7 @@ void Agent::send_failed(
       "' on worker '",
       worker,
       "' cannot be called: ",
-      text.substr(0, text.find('\n')),
+      first_line(text),
       " (worker '",
       self().name,
       "')");

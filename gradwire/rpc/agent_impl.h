@@ -76,7 +76,7 @@ class Agent {
 
   void exchange_names(const std::string& name);
   void start(const std::string& name, const StorePtr& store);
-  void wait_for_all(const std::string& topic, Clock::time_point deadline);
+  void wait_for_all(const std::string& topic);
   void wait_until_idle(Clock::time_point deadline);
   void wait_for_leavers(const std::string& topic, Clock::time_point deadline);
   void leave_gracefully(Clock::time_point deadline);

@@ -17,10 +17,6 @@ torch_autograd::DistAutogradContainer& container() {
   return torch_autograd::DistAutogradContainer::getInstance();
 }
 
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
 [[noreturn]] void throw_backward_error(
     const std::string& text, const rpc::WorkerInfo& self) {
   const auto what = concat(

@@ -41,16 +41,6 @@ void wait_for_all(const std::vector<Reply<void>>& replies) {
 
 }  // namespace
 
-std::vector<Remote<at::Tensor>> own_tensors(
-    const std::vector<at::Tensor>& tensors) {
-  std::vector<Remote<at::Tensor>> result;
-  for (const auto& tensor : tensors) {
-    result.push_back(
-        Remote<at::Tensor>::own(std::make_shared<at::Tensor>(tensor)));
-  }
-  return result;
-}
-
 template <class Options>
 void DistributedOptimizer::make(
     const std::vector<Remote<at::Tensor>>& parameters,

@@ -18,10 +18,6 @@ struct SGDOptions;
 
 namespace gradwire::rpc {
 
-// Handles of tensors that live here, such as the parameters of a DDP.
-std::vector<Remote<at::Tensor>> own_tensors(
-    const std::vector<at::Tensor>& tensors);
-
 // How gradients of several contexts become one.
 enum class Combine { kSum, kAverage };
 

@@ -61,29 +61,25 @@ void Agent::wait_until_idle(Clock::time_point deadline) {
 void Agent::wait_for_leavers(
     const std::string& topic, Clock::time_point deadline) {
   auto asked = Clock::now();
-  for (;;) {
-    const auto missing = rendezvous_.missing(topic);
-    if (missing.empty()) {
-      return;
-    }
-    if (Clock::now() >= deadline) {
-      std::vector<std::string> names;
-      for (const int rank : missing) {
-        names.push_back(workers_[static_cast<std::size_t>(rank)].name);
-      }
-      throw CommError(concat(
-          "[gradwire.rpc] worker ",
-          join(names),
-          " did not shut down in time (worker '",
-          self().name,
-          "' waited)"));
-    }
+  const auto late = rendezvous_.wait(topic, deadline, [&] {
     if (Clock::now() - asked > kAskEvery) {
       check_alive(deadline);
       asked = Clock::now();
     }
-    std::this_thread::sleep_for(kPoll);
+  });
+  if (late.empty()) {
+    return;
   }
+  std::vector<std::string> names;
+  for (const int rank : late) {
+    names.push_back(workers_[static_cast<std::size_t>(rank)].name);
+  }
+  throw CommError(concat(
+      "[gradwire.rpc] worker ",
+      join(names),
+      " did not shut down in time (worker '",
+      self().name,
+      "' waited)"));
 }
 
 // A worker is idle when it neither waits for a call nor runs one. All are done
@@ -115,10 +111,8 @@ void Agent::leave(std::optional<milliseconds> patience) {
     agent_->join(/*shutdown=*/true);
     // The store's host goes last.
     rendezvous_.leave("left", "");
-    const auto deadline = Clock::now() + options_.shutdown_timeout;
-    while (rank_ == 0 && !rendezvous_.missing("left").empty() &&
-           Clock::now() < deadline) {
-      std::this_thread::sleep_for(kPoll);
+    if (rank_ == 0) {
+      rendezvous_.wait("left", Clock::now() + options_.shutdown_timeout);
     }
   } catch (const Error&) {
     failure = std::current_exception();

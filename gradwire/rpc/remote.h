@@ -9,6 +9,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "gradwire/rpc/objects.h"
 #include "gradwire/rpc/rpc.h"
@@ -196,6 +197,17 @@ struct Wire<Remote<T>> {
     return Remote<T>(detail::unpack_hold(packed, name()));
   }
 };
+
+// Handles of tensors that live here, such as the parameters of a DDP.
+inline std::vector<Remote<at::Tensor>> own_tensors(
+    const std::vector<at::Tensor>& tensors) {
+  std::vector<Remote<at::Tensor>> result;
+  for (const auto& tensor : tensors) {
+    result.push_back(
+        Remote<at::Tensor>::own(std::make_shared<at::Tensor>(tensor)));
+  }
+  return result;
+}
 
 // What other workers may do with a T: see register_class.
 template <class T>

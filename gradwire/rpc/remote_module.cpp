@@ -59,16 +59,6 @@ void move_to(torch::nn::Module& module, const std::string& device) {
   module.to(c10::Device(device));
 }
 
-std::vector<Remote<at::Tensor>> own_parameters_of(
-    const torch::nn::Module& module) {
-  std::vector<Remote<at::Tensor>> result;
-  for (const auto& parameter : module.parameters()) {
-    result.push_back(
-        Remote<at::Tensor>::own(std::make_shared<at::Tensor>(parameter)));
-  }
-  return result;
-}
-
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module) {
   auto state = tensors_of(module);
   for (auto& [name, tensor] : state) {

@@ -36,8 +36,6 @@ Place parse_place(const std::string& place);
 
 // On the owner. Throws Error for a device that is none or is not there.
 void move_to(torch::nn::Module& module, const std::string& device);
-std::vector<Remote<at::Tensor>> own_parameters_of(
-    const torch::nn::Module& module);
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module);
 void load_state(
     torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
@@ -65,7 +63,7 @@ void register_module_factory(
     register_function(concat(name, ".", function), std::move(call));
   };
   serve("parameters", [](std::int64_t object) {
-    return detail::own_parameters_of(*detail::local<Module>(object));
+    return own_tensors(detail::local<Module>(object)->parameters());
   });
   serve("state", [](std::int64_t object) {
     return detail::state_of(*detail::local<Module>(object));

@@ -1,9 +1,13 @@
 #include "gradwire/rpc/rendezvous.h"
 
+#include <thread>
+
 #include "gradwire/base/error.h"
 
 namespace gradwire::rpc {
 namespace {
+
+constexpr std::chrono::milliseconds kPoll{2};
 
 std::string key(const std::string& topic, int rank) {
   return concat("rpc/", topic, "/", rank);
@@ -19,10 +23,9 @@ auto Rendezvous::guarded(const Work& work) {
   try {
     return work();
   } catch (const std::exception& e) {
-    const std::string text = e.what();
     throw CommError(concat(
         "[gradwire.rpc] the store is lost, its host has left: ",
-        text.substr(0, text.find('\n')),
+        first_line(e.what()),
         " (rank ",
         rank_,
         ")"));
@@ -46,6 +49,20 @@ std::vector<int> Rendezvous::missing(const std::string& topic) {
     }
     return result;
   });
+}
+
+std::vector<int> Rendezvous::wait(
+    const std::string& topic,
+    Clock::time_point deadline,
+    const std::function<void()>& meanwhile) {
+  for (;;) {
+    auto late = missing(topic);
+    if (late.empty() || Clock::now() >= deadline) {
+      return late;
+    }
+    meanwhile();
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 std::vector<std::string> Rendezvous::read(const std::string& topic) {

@@ -3,9 +3,6 @@
 #include <torch/csrc/distributed/rpc/script_resp.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
-#include <mutex>
-#include <optional>
-
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/answer.h"
 #include "gradwire/rpc/rpc.h"
@@ -29,8 +26,7 @@ namespace torch_rpc = torch::distributed::rpc;
         call.caller,
         "' waited)"));
   }
-  std::string text = future.tryRetrieveErrorMessage();
-  text = text.substr(0, text.find('\n'));
+  const std::string text = first_line(future.tryRetrieveErrorMessage());
   if (!is_transport_failure(text)) {
     throw RemoteError(concat("[gradwire.rpc] ", what, " failed: ", text));
   }
@@ -44,61 +40,41 @@ namespace torch_rpc = torch::distributed::rpc;
       "' called)"));
 }
 
-c10::IValue read(
-    const c10::ivalue::Future& future, const RawReply::Call& call) {
-  if (future.hasError()) {
-    throw_failure(future, call);
+}  // namespace
+
+RawReply::RawReply(c10::intrusive_ptr<c10::ivalue::Future> future, Call call)
+    : future_(std::move(future)), call_(std::move(call)) {}
+
+bool RawReply::done() const {
+  return future_->completed();
+}
+
+c10::IValue RawReply::read() const {
+  future_->wait();
+  if (future_->hasError()) {
+    throw_failure(*future_, call_);
   }
-  const auto message = future.constValue().toCustomClass<torch_rpc::Message>();
+  const auto message =
+      future_->constValue().toCustomClass<torch_rpc::Message>();
   auto type = message->type();
   const auto response = torch_rpc::deserializeResponse(*message, type);
   if (type != torch_rpc::MessageType::SCRIPT_RET) {
     fail(
         "rpc",
         "worker '",
-        call.worker,
+        call_.worker,
         "' answered with a message of type ",
         type);
   }
   return result_of(
       static_cast<torch_rpc::ScriptResp&>(*response).value(),
-      concat("'", call.function, "' on worker '", call.worker, "' failed"));
-}
-
-}  // namespace
-
-// Reading a response adds it to the graph of its context, so it is done once.
-struct RawReply::State {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  Call call;
-  std::mutex mutex;
-  std::optional<c10::IValue> value;
-};
-
-RawReply::RawReply(c10::intrusive_ptr<c10::ivalue::Future> future, Call call)
-    : state_(std::make_shared<State>()) {
-  state_->future = std::move(future);
-  state_->call = std::move(call);
-}
-
-bool RawReply::done() const {
-  return state_->future->completed();
-}
-
-c10::IValue RawReply::wait() const {
-  state_->future->wait();
-  const std::lock_guard lock(state_->mutex);
-  if (!state_->value) {
-    state_->value = read(*state_->future, state_->call);
-  }
-  return *state_->value;
+      concat("'", call_.function, "' on worker '", call_.worker, "' failed"));
 }
 
 void RawReply::keep_until_done(std::shared_ptr<const void> kept) const {
-  state_->future->addCallback(
-      [kept = std::move(kept)](c10::ivalue::Future&) mutable {
-        end_elsewhere(std::move(kept));
-      });
+  future_->addCallback([kept = std::move(kept)](c10::ivalue::Future&) mutable {
+    end_elsewhere(std::move(kept));
+  });
 }
 
 }  // namespace gradwire::rpc::detail

@@ -28,14 +28,15 @@ class RawReply {
   RawReply(c10::intrusive_ptr<c10::ivalue::Future> future, Call call);
 
   bool done() const;
-  // Waits, and throws what went wrong.
-  c10::IValue wait() const;
+  // Waits, and throws what went wrong. Once: under a context it adds the
+  // response to the graph.
+  c10::IValue read() const;
   // Lets go of it when the answer is there, whether anybody waits or not.
   void keep_until_done(std::shared_ptr<const void> kept) const;
 
  private:
-  struct State;
-  std::shared_ptr<State> state_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  Call call_;
 };
 
 }  // namespace detail
@@ -53,15 +54,17 @@ class Reply {
   }
   // The result, or throws what went wrong.
   R wait() const {
-    const auto packed = raw_.wait();
-    const std::lock_guard lock(unpacked_->mutex);
+    const std::lock_guard lock(result_->mutex);
     if constexpr (std::is_void_v<R>) {
-      Wire<R>::unpack(packed);
-    } else {
-      if (!unpacked_->value) {
-        unpacked_->value.emplace(Wire<R>::unpack(packed));
+      if (!result_->value) {
+        Wire<R>::unpack(raw_.read());
+        result_->value = true;
       }
-      return *unpacked_->value;
+    } else {
+      if (!result_->value) {
+        result_->value.emplace(Wire<R>::unpack(raw_.read()));
+      }
+      return *result_->value;
     }
   }
   const detail::RawReply& raw() const {
@@ -69,14 +72,14 @@ class Reply {
   }
 
  private:
-  // Unpacked once: a handle in it is one handle, however often it is read.
-  struct Unpacked {
+  // Read once: a handle in it is one handle, however often it is asked for.
+  struct Result {
     std::mutex mutex;
     std::optional<std::conditional_t<std::is_void_v<R>, bool, R>> value;
   };
 
   detail::RawReply raw_;
-  std::shared_ptr<Unpacked> unpacked_ = std::make_shared<Unpacked>();
+  std::shared_ptr<Result> result_ = std::make_shared<Result>();
 };
 
 }  // namespace gradwire::rpc

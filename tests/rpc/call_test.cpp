@@ -99,7 +99,7 @@ TEST(RpcProcesses, NotifyArrives) {
     group.barrier().wait();
     rpc::shutdown();
     EXPECT_EQ(heard, 5);
-    rpc::init(worker_name(group.rank()), group);
+    init_worker(group);
   });
 }
 
@@ -226,9 +226,14 @@ TEST(RpcProcesses, BadInitIsAnErrorOnEveryRank) {
             worker_name(group.rank()),
             group,
             {.lease = std::chrono::seconds(5 + group.rank())}),
-        "workers do not agree on the lease: 5000 ms on rank 0 but 6000 ms on "
-        "rank 1");
-    rpc::init(worker_name(group.rank()), group);
+        "ranks do not agree on rpc::init: lease in ms is '5000' on rank 0 but "
+        "'6000' on rank 1");
+    // What is wrong on one rank is told on all.
+    EXPECT_ERROR(
+        Error,
+        rpc::init(group.rank() == 0 ? "fine" : "not fine", group),
+        "a worker cannot be called 'not fine'");
+    init_worker(group);
     EXPECT_ERROR(
         Error,
         rpc::init("again", group),

@@ -179,7 +179,7 @@ TEST(RefusedProcesses, ArgumentsThatLie) {
       const rpc::detail::RawReply reply(
           future, {"half", "worker1", "worker0", std::chrono::seconds(1)});
       try {
-        return concat(reply.wait().toInt());
+        return concat(reply.read().toInt());
       } catch (const rpc::RemoteError& e) {
         return std::string(e.what());
       }

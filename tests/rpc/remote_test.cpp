@@ -223,10 +223,9 @@ TEST(RemoteProcesses, ObjectsOfADeadHolderEndWithTheLease) {
   options.rpc.lease = 600ms;
   options.rpc.shutdown_timeout = 1s;
   options.ranks.may_die = {2};
-  run_processes(
+  run_joined(
       3,
-      [&](const Group& group) {
-        rpc::init(worker_name(group.rank()), group, options.rpc);
+      [](const Group& group) {
         auto mine = group.rank() == 0 ? Remote<Counter>::create("worker1", 1)
                                       : Remote<Counter>();
         auto theirs = group.rank() == 2 ? Remote<Counter>::create("worker1", 2)
@@ -245,7 +244,7 @@ TEST(RemoteProcesses, ObjectsOfADeadHolderEndWithTheLease) {
         }
         EXPECT_ERROR(CommError, rpc::shutdown(), "is lost or has left");
       },
-      options.ranks);
+      options);
 }
 
 TEST(ObjectTable, HoldsKeepObjectsUntilReleasedOrExpired) {

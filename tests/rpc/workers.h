@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <utility>
 
@@ -27,19 +28,45 @@ struct WorkerOptions {
   RankOptions ranks = {};
 };
 
-// Runs `body` on n processes that are workers, and shuts them down afterwards.
-inline void run_workers(
+// Tests run over TCP, or over what this variable says.
+inline rpc::Transport test_transport() {
+  const char* name = std::getenv("GRADWIRE_TEST_TRANSPORT");
+  return name != nullptr && std::string(name) == "shm"
+             ? rpc::Transport::kSharedMemory
+             : rpc::Transport::kTcp;
+}
+
+inline void init_worker(const Group& group, rpc::Options options = {}) {
+  options.transport = test_transport();
+  rpc::init(worker_name(group.rank()), group, options);
+}
+
+// Runs `body` on n processes that are workers; how they leave is up to it.
+inline void run_joined(
     int n,
     const std::function<void(const Group&)>& body,
     const WorkerOptions& options = {}) {
   run_processes(
       n,
       [&](const Group& group) {
-        rpc::init(worker_name(group.rank()), group, options.rpc);
+        init_worker(group, options.rpc);
+        body(group);
+      },
+      options.ranks);
+}
+
+// The same, and shuts them down afterwards.
+inline void run_workers(
+    int n,
+    const std::function<void(const Group&)>& body,
+    const WorkerOptions& options = {}) {
+  run_joined(
+      n,
+      [&](const Group& group) {
         body(group);
         rpc::shutdown();
       },
-      options.ranks);
+      options);
 }
 
 }  // namespace gradwire::test

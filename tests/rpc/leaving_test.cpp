@@ -1,0 +1,112 @@
+// Workers leave: together, in time, and also when others do not.
+
+#include <gtest/gtest.h>
+
+#include "tests/rpc/faults.h"
+#include "tests/support/expect.h"
+
+namespace gradwire::test {
+namespace {
+
+TEST(RpcLeavingProcesses, ShutdownWithCallsInFlight) {
+  once<register_faults>();
+  const auto options = with_shutdown_timeout(500ms);
+  run_joined(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 1) {
+          // Its handler is still busy when the time is up.
+          EXPECT_THROW(rpc::shutdown(), CommError);
+          return;
+        }
+        const auto slow = rpc::call_async<int>("worker1", "sleep_ms", 3000);
+        const auto start = Clock::now();
+        EXPECT_ERROR(CommError, rpc::shutdown(), "");
+        EXPECT_LT(seconds_since(start), 2);
+        EXPECT_ERROR(CommError, slow.wait(), "'sleep_ms' on worker 'worker1'");
+        EXPECT_LT(seconds_since(start), 2);
+      },
+      options);
+}
+
+TEST(RpcLeavingProcesses, ServeEndsWithTheOthers) {
+  once<register_faults>();
+  const auto options = with_shutdown_timeout(500ms);
+  run_joined(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 1) {
+          rpc::serve();  // longer than any shutdown would wait
+          return;
+        }
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_EQ(rpc::call<int>("worker1", "sleep_ms", 400), 400);
+        }
+        rpc::shutdown();
+        EXPECT_FALSE(rpc::is_running());
+      },
+      options);
+}
+
+TEST(RpcLeavingProcesses, ServeEndsWhenAWorkerIsLost) {
+  once<register_faults>();
+  const auto options = with_death_of(0);
+  run_joined(
+      3,
+      [](const Group& group) {
+        group.barrier().wait();
+        const auto start = Clock::now();
+        if (group.rank() == 0) {
+          kill(getpid(), SIGKILL);
+        }
+        EXPECT_ERROR(CommError, rpc::serve(), "worker0", "is lost or has left");
+        EXPECT_LT(seconds_since(start), 3);
+      },
+      options);
+}
+
+TEST(RpcLeavingProcesses, HandlersMayNotShutDown) {
+  once<register_faults>();
+  rpc::register_function("quit", [] { rpc::shutdown(); });
+  run_workers(2, [](const Group& group) {
+    EXPECT_ERROR(
+        rpc::RemoteError,
+        rpc::call(worker_name(1 - group.rank()), "quit"),
+        "shutdown was called by a handler, which it would wait for");
+  });
+}
+
+// shutdown() keeps its time though another worker does not answer at all.
+TEST(RpcLeavingProcesses, ShutdownBesideAStoppedWorker) {
+  once<register_faults>();
+  auto options = with_death_of(1);
+  options.rpc.shutdown_timeout = 1500ms;
+  run_joined(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 1) {
+          over.get_future().wait_for(20s);
+          return;
+        }
+        const auto pid =
+            static_cast<pid_t>(rpc::call<std::int64_t>("worker1", "pid"));
+        kill(pid, SIGSTOP);
+        const auto start = Clock::now();
+        EXPECT_ERROR(CommError, rpc::shutdown(), "worker1");
+        EXPECT_LT(seconds_since(start), 3.5);
+        kill(pid, SIGKILL);
+      },
+      options);
+}
+
+// A program that just ends does not hang or crash.
+TEST(RpcLeavingProcesses, LeavingWithoutShutdown) {
+  once<register_faults>();
+  run_joined(2, [](const Group& group) {
+    rpc::call<std::int64_t>(worker_name(1 - group.rank()), "pid");
+    group.barrier().wait();
+  });
+}
+
+}  // namespace
+}  // namespace gradwire::test
