@@ -7,7 +7,7 @@ SOURCES = $(shell git ls-files '*.cpp' '*.h')
 FORMAT := clang-format-14
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup configure train test bench fuzz format check-format clean
+.PHONY: all setup configure train test python bench fuzz format check-format clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli gradwire_examples
@@ -26,6 +26,15 @@ train: configure
 test: configure
 	cmake --build $(BUILD) -j $(JOBS)
 	ctest --preset $(PRESET)
+	$(MAKE) --no-print-directory python
+	GRADWIRE_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=1 \
+	  .venv/bin/python -m pytest -q python/tests
+
+# The package, into .venv.
+python:
+	@tools/setup python
+	.venv/bin/pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --no-deps ./python
 
 bench: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli

@@ -7,6 +7,7 @@
 #include "apps/gradwire/bench_peer.h"
 #include "apps/gradwire/models.h"
 #include "apps/gradwire/ranges.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/files.h"
 #include "gradwire/hook/registry.h"
 
@@ -25,6 +26,9 @@ void check(const BenchOptions& options) {
   check_range("bucket-mb", options.bucket_mb, 1e-3, 1e5);
   check_range("timeout", options.timeout_s, 0.0, 1e6);
   check_model(options.model);
+  if (!options.attach.empty() && options.peer.empty()) {
+    fail("app", "--attach needs --peer, a Python with torch and gradwire");
+  }
   if (!options.json.empty()) {
     check_writable_file(options.json);
   }
@@ -44,10 +48,13 @@ int bench(
     const BenchOptions& options, const std::vector<std::string>& command) {
   check(options);
   const auto hooks = canonical_hooks(options.hooks);
+  const auto attached = options.attach.empty()
+                            ? std::vector<std::string>()
+                            : canonical_hooks(options.attach);
   const auto links = parse_links(options.links);
   if (!options.in_namespace) {
     if (!options.peer.empty()) {
-      check_peer(options.peer, options.model);
+      check_peer(options);
     }
     if (std::ranges::any_of(links, &Link::shaped)) {
       check_congestion(options.congestion);
@@ -58,7 +65,7 @@ int bench(
   } else {
     bring_up_loopback();
   }
-  const auto report = Measurement(options, hooks).run(links);
+  const auto report = Measurement(options, hooks, attached).run(links);
   std::cout << to_table(report) << std::flush;
   if (!options.json.empty()) {
     write_atomically(options.json, to_json(report).dump(1) + "\n");

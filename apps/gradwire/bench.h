@@ -27,6 +27,9 @@ struct BenchOptions {
   double timeout_s = 0;
   // A Python with torch, whose own DDP is measured beside; empty: none.
   std::string peer;
+  // Specs separated by commas: what that Python attaches to its DDPs with our
+  // package. Empty: nothing.
+  std::string attach;
   std::string json;
   // Set by the command itself when it runs in its own network namespace.
   bool in_namespace = false;

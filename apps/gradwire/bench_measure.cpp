@@ -48,7 +48,9 @@ void append(std::vector<double>& to, const std::vector<double>& values) {
 }  // namespace
 
 Measurement::Measurement(
-    const BenchOptions& options, std::vector<std::string> hooks)
+    const BenchOptions& options,
+    const std::vector<std::string>& hooks,
+    const std::vector<std::string>& attached)
     : options_(options) {
   report_.options = options;
   report_.parameters = count_parameters(options.model);
@@ -63,6 +65,7 @@ Measurement::Measurement(
   ours_ = turns_.size();
   if (!options.peer.empty()) {
     add_peers(hooks);
+    add_attached(attached);
   }
 }
 
@@ -87,8 +90,19 @@ void Measurement::add_peers(const std::vector<std::string>& hooks) {
     }
   }
   for (const auto& name : names) {
-    torch_names_.push_back(peer_hook(name).torch_name);
+    peer_hooks_.push_back(peer_hook(name).torch_name);
     turns_.push_back({.hook = name, .torch = "?"});
+  }
+}
+
+void Measurement::add_attached(const std::vector<std::string>& hooks) {
+  for (const auto& hook : hooks) {
+    peer_hooks_.push_back(concat(kAttach, hook));
+    turns_.push_back(
+        {.hook = hook,
+         .torch = "?",
+         .attached = true,
+         .local = HookChoice(hook).stays_local()});
   }
 }
 
@@ -193,7 +207,7 @@ void Measurement::start_ranks(const Link& link) {
   own_ranks_ = start("gradwire", rank_command(), port(0));
   if (ours_ < turns_.size()) {
     peer_ranks_ =
-        start("PyTorch", peer_command(options_, torch_names_), port(1));
+        start("PyTorch", peer_command(options_, peer_hooks_), port(1));
   }
 }
 

@@ -16,8 +16,12 @@ namespace gradwire::apps {
 // all others wait. Throws CommError when a rank fails.
 class Measurement {
  public:
-  // `hooks` are canonical specs. none and noop are measured in any case.
-  Measurement(const BenchOptions& options, std::vector<std::string> hooks);
+  // Both are canonical specs: of our DDPs, and of PyTorch's with our hooks.
+  // none and noop are measured in any case.
+  Measurement(
+      const BenchOptions& options,
+      const std::vector<std::string>& hooks,
+      const std::vector<std::string>& attached);
 
   BenchReport run(const std::vector<Link>& links);
 
@@ -26,6 +30,7 @@ class Measurement {
 
   void add_ours(const std::string& hook, bool hidden);
   void add_peers(const std::vector<std::string>& hooks);
+  void add_attached(const std::vector<std::string>& hooks);
   // Ranks on this link, new ones unless those there are can stay.
   void connect(const Link& link);
   RankProgram place(std::vector<std::string> command, int rank, int port);
@@ -46,7 +51,8 @@ class Measurement {
   BenchReport report_;
   // What was found out about each turn's hook before it was timed.
   std::vector<Series> turns_;
-  std::vector<std::string> torch_names_;
+  // As peer.py knows them.
+  std::vector<std::string> peer_hooks_;
   // So many of the turns are ours.
   std::size_t ours_ = 0;
 

@@ -28,18 +28,10 @@ PeerHook peer_hook(const std::string& spec) {
                                : PeerHook{"", "PyTorch has no such hook"};
 }
 
-void check_peer(const std::string& python, const std::string& model) {
-  if (model != "mlp" && !model.starts_with("mlp:")) {
-    fail(
-        "app",
-        "--peer measures an mlp only, got --model ",
-        model,
-        ", expected mlp or mlp:WIDTH");
-  }
-  check_python(python);
-}
+namespace {
 
-void check_python(const std::string& python) {
+// Throws Error unless `python` can import `module`.
+void check_import(const std::string& python, const std::string& module) {
   if (python.find('/') != std::string::npos &&
       access(python.c_str(), X_OK) != 0) {
     fail(
@@ -48,22 +40,47 @@ void check_python(const std::string& python) {
         python,
         "' cannot be run, expected a Python with torch");
   }
-  const auto result = run_tool({python, "-W", "ignore", "-c", "import torch"});
+  const auto result =
+      run_tool({python, "-W", "ignore", "-c", concat("import ", module)});
   if (result.code != 0) {
     fail(
         "app",
         "--peer '",
         python,
-        "' cannot import torch (",
+        "' cannot import ",
+        module,
+        " (",
         result.output,
-        "), expected a Python with torch");
+        "), expected a Python with ",
+        module);
+  }
+}
+
+}  // namespace
+
+void check_python(const std::string& python) {
+  check_import(python, "torch");
+}
+
+void check_peer(const BenchOptions& options) {
+  const std::string& model = options.model;
+  if (model != "mlp" && !model.starts_with("mlp:")) {
+    fail(
+        "app",
+        "--peer measures an mlp only, got --model ",
+        model,
+        ", expected mlp or mlp:WIDTH");
+  }
+  check_python(options.peer);
+  if (!options.attach.empty()) {
+    check_import(options.peer, "gradwire");
   }
 }
 
 std::vector<std::string> peer_command(
-    const BenchOptions& options, const std::vector<std::string>& torch_names) {
+    const BenchOptions& options, const std::vector<std::string>& hooks) {
   const auto width = model_width(options.model);
-  return {
+  std::vector<std::string> command{
       options.peer,
       "-W",
       "ignore",
@@ -71,8 +88,9 @@ std::vector<std::string> peer_command(
       kPeerScript,
       concat(kBenchImageSide * kBenchImageSide, ",", width, ",", width, ",10"),
       concat(options.batch),
-      concat(options.bucket_mb),
-      join(torch_names, ",")};
+      concat(options.bucket_mb)};
+  command.insert(command.end(), hooks.begin(), hooks.end());
+  return command;
 }
 
 }  // namespace gradwire::apps

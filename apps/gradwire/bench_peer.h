@@ -20,11 +20,15 @@ PeerHook peer_hook(const std::string& spec);
 // Throws Error unless `python` can import torch.
 void check_python(const std::string& python);
 
-// The same, and unless `model` is one that peer.py can build.
-void check_peer(const std::string& python, const std::string& model);
+// The same, and unless peer.py can build the model and attach what it should.
+void check_peer(const BenchOptions& options);
 
-// peer.py by options.peer with these hooks (names of PeerHook).
+// What peer.py attaches, before the spec.
+inline constexpr const char* kAttach = "attach ";
+
+// peer.py by options.peer with these hooks: names of PeerHook, or specs behind
+// kAttach.
 std::vector<std::string> peer_command(
-    const BenchOptions& options, const std::vector<std::string>& torch_names);
+    const BenchOptions& options, const std::vector<std::string>& hooks);
 
 }  // namespace gradwire::apps

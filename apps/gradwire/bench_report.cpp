@@ -32,7 +32,7 @@ double median(std::vector<double> values) {
 const Series* find(
     const LinkResult& result, const std::string& hook, bool of_torch) {
   const auto found = std::ranges::find_if(result.series, [&](const auto& s) {
-    return s.hook == hook && s.torch.empty() != of_torch;
+    return s.hook == hook && s.torch.empty() != of_torch && !s.attached;
   });
   return found == result.series.end() ? nullptr : &*found;
 }
@@ -74,6 +74,9 @@ json row_of(const LinkResult& result, const Series& series, int world) {
   }
   if (!ours) {
     row["peer"] = "torch " + series.torch;
+    row["attached"] = series.attached;
+  }
+  if (!ours && !series.attached) {
     return row;
   }
   if (const Series* plain = find(result, "none", true)) {

@@ -16,6 +16,8 @@ struct Series {
   std::string hook;
   // Of PyTorch, whose version this is; empty: ours.
   std::string torch;
+  // Ours on PyTorch's DDP.
+  bool attached = false;
   // Measured for others' sake, not a row.
   bool hidden = false;
   // Gradients stay local, so there is no average to check.

@@ -64,12 +64,18 @@ Cells header(bool with_peer) {
   return cells;
 }
 
+const char* whose(const json& row) {
+  if (!row.contains("peer")) {
+    return "";
+  }
+  return row.at("attached").get<bool>() ? "attached " : "torch ";
+}
+
 Cells cells_of(const json& row, bool with_peer) {
   const auto& step = row.at("step_ms");
   const auto above = fixed(row.at("above_limit"), 0, 100);
-  const bool ours = !row.contains("peer");
   Cells cells{
-      (ours ? "" : "torch ") + row.at("hook").get<std::string>(),
+      concat(whose(row), row.at("hook").get<std::string>()),
       fixed(step.at("median"), 1),
       fixed(step.at("p10"), 1),
       fixed(step.at("p90"), 1),

@@ -98,6 +98,10 @@ void add_bench(CLI::App& app, BenchOptions& options) {
       "--timeout", options.timeout_s, "longest wait for a turn, in seconds");
   bench->add_option(
       "--peer", options.peer, "a Python whose torch is measured beside");
+  bench->add_option(
+      "--attach",
+      options.attach,
+      "hooks that the peer attaches to its DDP with the gradwire package");
   bench->add_option("--json", options.json, "file for rows and samples");
   bench->add_flag("--in-namespace", options.in_namespace)->group("");
 }

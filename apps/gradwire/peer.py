@@ -4,7 +4,8 @@ Run by `gradwire bench --peer PYTHON`, which sends a command a line:
   verify I      one step of hook I, compared with the exact average
   run I STEPS   timed steps of hook I
 Answers are lines of JSON behind the word that starts gradwire's own.
-Arguments: layer sizes, batch, bucket MiB, hooks (each a list by commas).
+Arguments: layer sizes (a list by commas), batch, bucket MiB, and hooks: "none", names of
+DDPCommHookType, or "attach SPEC" for one of gradwire's.
 """
 
 import ctypes
@@ -24,6 +25,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 ANSWER = "gradwire-bench "
+ATTACH = "attach "
 
 
 def make_module(sizes):
@@ -38,7 +40,11 @@ def make_ddp(sizes, bucket_mb, hook):
     ddp = DistributedDataParallel(
         make_module(sizes), bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
     )
-    if hook != "none":
+    if hook.startswith(ATTACH):
+        import gradwire
+
+        gradwire.attach(ddp, hook.removeprefix(ATTACH))
+    elif hook != "none":
         register_ddp_comm_hook(DDPCommHookType[hook], ddp)
     return ddp
 
@@ -78,7 +84,7 @@ def main():
     batch, bucket_mb = int(sys.argv[2]), float(sys.argv[3])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    ddps = [make_ddp(sizes, bucket_mb, hook) for hook in sys.argv[4].split(",")]
+    ddps = [make_ddp(sizes, bucket_mb, hook) for hook in sys.argv[4:]]
     torch.manual_seed(1000 + dist.get_rank())
     inputs = torch.randn(batch, sizes[0])
     for line in sys.stdin:

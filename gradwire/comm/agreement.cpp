@@ -179,6 +179,29 @@ void agree_through(
   }
 }
 
+void agree_checked_through(
+    c10d::Store& store,
+    const std::string& prefix,
+    const Origin& origin,
+    std::chrono::milliseconds timeout,
+    const std::string& subject,
+    const std::function<std::vector<Fact>()>& find_facts) {
+  constexpr const char* kCheck = "local check";
+  std::exception_ptr failure;
+  std::vector<Fact> facts;
+  try {
+    facts = find_facts();
+    facts.insert(facts.begin(), {kCheck, "passed"});
+  } catch (const std::exception& e) {
+    failure = std::current_exception();
+    facts = {{kCheck, e.what()}};
+  }
+  agree_through(store, prefix, origin, timeout, subject, facts);
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
 void agree(
     const Group& group,
     const std::string& subject,
@@ -197,20 +220,14 @@ void agree_checked(
     const Group& group,
     const std::string& subject,
     const std::function<std::vector<Fact>()>& find_facts) {
-  constexpr const char* kCheck = "local check";
-  std::exception_ptr failure;
-  std::vector<Fact> facts;
-  try {
-    facts = find_facts();
-    facts.insert(facts.begin(), {kCheck, "passed"});
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    facts = {{kCheck, e.what()}};
-  }
-  agree(group, subject, facts);
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  auto& impl = group.impl();
+  agree_checked_through(
+      *impl.store,
+      concat("agree/", impl.agreements++),
+      impl.origin,
+      impl.options.timeout,
+      subject,
+      find_facts);
 }
 
 }  // namespace gradwire

@@ -15,4 +15,13 @@ void agree_through(
     const std::string& subject,
     const std::vector<Fact>& facts);
 
+// As agree_checked.
+void agree_checked_through(
+    c10d::Store& store,
+    const std::string& prefix,
+    const Origin& origin,
+    std::chrono::milliseconds timeout,
+    const std::string& subject,
+    const std::function<std::vector<Fact>()>& find_facts);
+
 }  // namespace gradwire

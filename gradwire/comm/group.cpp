@@ -159,10 +159,17 @@ Group make_group(
   impl->meter = options.meter ? options.meter : std::make_shared<ByteMeter>();
   const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
   const compat::GlooOptions gloo{
-      options.name, options.timeout, options.interface, options.address};
+      options.name,
+      options.timeout,
+      options.interface,
+      options.address,
+      options.like};
   try {
     impl->backend =
         compat::make_gloo(gloo_store, rank, world, gloo, impl->meter);
+    // A rank that is done with its group at once must not close connections
+    // that others are still making.
+    impl->backend->barrier()->wait();
   } catch (const std::exception& e) {
     throw CommError(concat(
         "[gradwire.comm] group '",
@@ -170,7 +177,7 @@ Group make_group(
         "' of ",
         world,
         " ranks could not connect: ",
-        e.what(),
+        first_line(e.what()),
         " (rank ",
         rank,
         ")"));

@@ -26,6 +26,7 @@ struct GroupOptions {
   // How to bind this rank's sockets, see compat::GlooOptions.
   std::string interface = {};
   std::string address = {};
+  c10::intrusive_ptr<c10d::Backend> like = {};
   // Where sent bytes are counted; null: in a meter of the group's own.
   std::shared_ptr<ByteMeter> meter = {};
 };

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -200,6 +201,10 @@ class MeteredGloo : public ProcessGroupGloo {
   std::shared_ptr<ByteMeter> meter_;
 };
 
+ProcessGroupGloo& as_gloo(c10d::Backend& backend) {
+  return dynamic_cast<ProcessGroupGloo&>(backend);
+}
+
 auto make_device(const GlooOptions& options) {
   if (!options.interface.empty()) {
     return ProcessGroupGloo::createDeviceForInterface(options.interface);
@@ -211,6 +216,20 @@ auto make_device(const GlooOptions& options) {
 }
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::Backend> find_gloo(
+    const c10::intrusive_ptr<c10d::Backend>& backend) {
+  // TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends.
+  const auto* wrapper =
+      dynamic_cast<const c10d::ProcessGroupWrapper*>(backend.get());
+  auto inner = wrapper != nullptr ? wrapper->getWrappedPg() : backend;
+  return dynamic_cast<ProcessGroupGloo*>(inner.get()) != nullptr ? inner
+                                                                 : nullptr;
+}
+
+std::chrono::milliseconds timeout_of(c10d::Backend& gloo) {
+  return as_gloo(gloo).getOptions()->timeout;
+}
 
 bool is_own_thread(c10d::Backend& gloo) {
   const auto* metered = dynamic_cast<const MeteredGloo*>(&gloo);
@@ -225,7 +244,11 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(
     std::shared_ptr<ByteMeter> meter) {
   const SigpipeBlocked no_sigpipe;
   auto gloo = ProcessGroupGloo::Options::create(options.timeout);
-  gloo->devices.push_back(make_device(options));
+  if (options.like) {
+    gloo->devices = as_gloo(*options.like).getOptions()->devices;
+  } else {
+    gloo->devices.push_back(make_device(options));
+  }
   return c10::make_intrusive<MeteredGloo>(
       store, rank, world, std::move(gloo), options.group, std::move(meter));
 }

@@ -19,6 +19,8 @@ struct GlooOptions {
   std::string interface;
   // A local address; empty: whatever the host name resolves to.
   std::string address;
+  // A Gloo backend whose sockets are bound as these should be; null: as above.
+  c10::intrusive_ptr<c10d::Backend> like = {};
 };
 
 // A Gloo backend that adds to `meter` what each collective hands to the
@@ -31,6 +33,14 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(
     int world,
     const GlooOptions& options,
     std::shared_ptr<ByteMeter> meter);
+
+// The Gloo backend inside of what a group has for the CPU, or null when it is
+// another one.
+c10::intrusive_ptr<c10d::Backend> find_gloo(
+    const c10::intrusive_ptr<c10d::Backend>& backend);
+
+// How long collectives of a Gloo backend may take.
+std::chrono::milliseconds timeout_of(c10d::Backend& gloo);
 
 // Whether the calling thread is one of the backend's own. It must not destroy
 // the backend: that would mean waiting for itself.

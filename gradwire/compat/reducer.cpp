@@ -37,6 +37,13 @@ at::Tensor empty_rows(const at::Tensor& parameter) {
       ._coalesced_(true);
 }
 
+// Reads what the Reducer keeps to itself and its Logger.
+struct Counters : c10d::Reducer {
+  static std::int64_t backwards(const c10d::Reducer& reducer) {
+    return reducer.*(&Counters::num_bwd_calls_);
+  }
+};
+
 // The Reducer takes the divisor from the result of a collective.
 class Divisor final : public c10d::Work {
  public:
@@ -86,6 +93,10 @@ ReducerPair make_reducer(
     pair.reducer->set_static_graph();
   }
   return pair;
+}
+
+std::int64_t backwards(const c10d::Reducer& reducer) {
+  return Counters::backwards(reducer);
 }
 
 std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer) {

@@ -35,6 +35,9 @@ ReducerPair make_reducer(
 // so before the same forward.
 void reset(c10d::Reducer& reducer);
 
+// How many forwards have prepared a backward that averages.
+std::int64_t backwards(const c10d::Reducer& reducer);
+
 // Buckets as a rank without input would have them, in the order of reduction:
 // zeros, and sparse tensors without elements where gradients are sparse.
 std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer);

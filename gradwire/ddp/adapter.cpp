@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -12,6 +13,8 @@
 
 namespace gradwire {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 Future::Raw make_raw() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
@@ -67,6 +70,8 @@ struct Report {
     std::atomic<std::int64_t> failed_bucket = kNone;
     std::atomic<bool> lost_group = false;
     std::atomic<double> scale = 1;
+    // When the last result of this backward was there.
+    std::atomic<Clock::time_point> reduced{};
   };
   static constexpr std::int64_t kNone = -1;
 
@@ -140,7 +145,9 @@ struct Report {
       return;
     }
     try {
-      result->markCompleted(c10::IValue(scaled(checked(done.wait()))));
+      const at::Tensor value = scaled(checked(done.wait()));
+      shared->reduced = Clock::now();
+      result->markCompleted(c10::IValue(value));
     } catch (...) {
       fail_with(std::current_exception());
     }
@@ -185,19 +192,71 @@ struct HookAdapter::State {
   std::size_t next_index = 0;
   std::size_t parameters_seen = 0;
   bool layout_changed = false;
+  // The model is not known before its buckets come.
+  bool learns = false;
+  std::function<void()> on_begin;
+  Clock::time_point first_bucket;
+  Clock::time_point last_bucket;
   // Of the buckets of this backward.
   std::vector<Future::Raw> results;
   std::vector<std::shared_ptr<ByteMeter>> ledgers;
 
+  bool in_backward() const {
+    return parameters_seen > 0 && parameters_seen < parameters.size();
+  }
+
+  void begin() {
+    next_index = 0;
+    parameters_seen = 0;
+    results.clear();
+    ledgers.clear();
+    shared->failed_bucket = Report::kNone;
+  }
+
+  // Begins a backward where nobody else does. Returns what is against it.
+  std::exception_ptr begin_if_due(const c10d::GradBucket& bucket) {
+    if (learns && bucket.getIndex() == 0) {
+      begin();
+    }
+    if (!on_begin || in_backward()) {
+      return nullptr;
+    }
+    std::exception_ptr refusal;
+    try {
+      on_begin();
+    } catch (...) {
+      refusal = std::current_exception();
+    }
+    begin();
+    return refusal;
+  }
+
+  void note_time() {
+    last_bucket = Clock::now();
+    if (next_index == 0) {
+      first_bucket = last_bucket;
+    }
+  }
+
+  const std::shared_ptr<const Parameter>& find(const at::Tensor& tensor) {
+    const void* key = tensor.unsafeGetTensorImpl();
+    if (learns && !parameters.contains(key)) {
+      const auto name = std::to_string(parameters.size());
+      parameters.emplace(
+          key, std::make_shared<const Parameter>(Parameter{name, tensor}));
+    }
+    return parameters.at(key);
+  }
+
   Bucket next_bucket(const c10d::GradBucket& bucket) {
     std::vector<std::shared_ptr<const Parameter>> members;
     for (const auto& tensor : bucket.getParameters()) {
-      members.push_back(parameters.at(tensor.unsafeGetTensorImpl()));
+      members.push_back(find(tensor));
     }
     parameters_seen += members.size();
     return Bucket(
         next_index++,
-        parameters_seen == parameters.size(),
+        learns ? bucket.isLast() : parameters_seen == parameters.size(),
         bucket.getBuffer(),
         std::move(members));
   }
@@ -223,6 +282,8 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   explicit CommHook(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
+    const auto refusal = state_->begin_if_due(grad_bucket);
+    state_->note_time();
     Report report{state_->shared, make_raw(), state_->next_index};
     state_->results.push_back(report.result);
     state_->ledgers.push_back(std::make_shared<ByteMeter>());
@@ -230,6 +291,9 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
     try {
       Bucket bucket = state_->next_bucket(grad_bucket);
       report.elems = bucket.is_sparse() ? -1 : bucket.buffer().numel();
+      if (refusal) {
+        std::rethrow_exception(refusal);
+      }
       state_->reduce(bucket).on_done(
           [report](const Future& done) { report.complete(done); });
     } catch (...) {
@@ -259,6 +323,11 @@ HookAdapter::HookAdapter(
   state_->shared->roll_call = std::move(roll_call);
 }
 
+HookAdapter::HookAdapter(int rank, std::unique_ptr<RollCall> roll_call)
+    : HookAdapter({}, rank, std::move(roll_call)) {
+  state_->learns = true;
+}
+
 HookAdapter::~HookAdapter() = default;
 
 std::unique_ptr<c10d::CommHookInterface> HookAdapter::make_comm_hook() {
@@ -283,11 +352,28 @@ std::vector<Bytes> HookAdapter::sent_by_bucket() const {
 }
 
 void HookAdapter::begin_backward() {
-  state_->next_index = 0;
-  state_->parameters_seen = 0;
-  state_->results.clear();
-  state_->ledgers.clear();
-  state_->shared->failed_bucket = Report::kNone;
+  state_->begin();
+}
+
+void HookAdapter::begin_by_itself(std::function<void()> on_begin) {
+  state_->on_begin = std::move(on_begin);
+}
+
+bool HookAdapter::in_backward() const {
+  return state_->in_backward();
+}
+
+std::optional<HookAdapter::Times> HookAdapter::times() const {
+  const bool complete =
+      state_->parameters_seen == state_->parameters.size() &&
+      std::ranges::all_of(state_->results, [](const Future::Raw& result) {
+        return result->completed() && !result->hasError();
+      });
+  if (!complete) {
+    return {};
+  }
+  return Times{
+      state_->first_bucket, state_->last_bucket, state_->shared->reduced};
 }
 
 std::optional<std::int64_t> HookAdapter::failed_bucket() const {

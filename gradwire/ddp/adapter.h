@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,10 +26,20 @@ namespace gradwire {
 // bucket added: a throw in the Reducer's face would leave it unusable.
 class HookAdapter {
  public:
+  // When the buckets of one backward were handed over and reduced.
+  struct Times {
+    std::chrono::steady_clock::time_point first_bucket;
+    std::chrono::steady_clock::time_point last_bucket;
+    std::chrono::steady_clock::time_point reduced;
+  };
+
   HookAdapter(
       const std::vector<std::shared_ptr<const Parameter>>& parameters,
       int rank,
       std::unique_ptr<RollCall> roll_call);
+  // For buckets of a model that is not known: parameters are called "0", "1"
+  // and so on as they come, and buckets say themselves which one they are.
+  HookAdapter(int rank, std::unique_ptr<RollCall> roll_call);
   ~HookAdapter();
 
   // The object for Reducer::register_comm_hook. It shares the state of this
@@ -39,6 +51,14 @@ class HookAdapter {
   Hook& hook() const;
   // The next bucket is the first of a backward.
   void begin_backward();
+  // From now on backwards begin by themselves, with the first bucket after the
+  // last one; `on_begin` runs before, on that bucket's thread, and what it
+  // throws fails the backward. For a Reducer that others drive.
+  void begin_by_itself(std::function<void()> on_begin);
+  // Between the first and the last bucket of a backward.
+  bool in_backward() const;
+  // Of the last backward; nothing until all of it is reduced.
+  std::optional<Times> times() const;
   // What averages are multiplied by, for those over fewer ranks than all.
   void set_scale(double scale);
   // The buckets of the next backward are not those of the last one.

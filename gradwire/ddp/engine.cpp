@@ -50,10 +50,9 @@ std::vector<Fact> DdpEngine::Impl::inspect() {
   }
   to_bytes("bucket_cap_mb", options.bucket_cap_mb);
   to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
-  hook_text = options.hook.text();
   model = inspect_model(*module, options);
   std::vector<Fact> result{
-      {"hook", hook_text},
+      {"hook", options.hook.text()},
       {"bucket_cap_mb", concat(options.bucket_cap_mb)},
       {"first_bucket_cap_mb", concat(options.first_bucket_cap_mb)},
       {"find_unused_parameters", concat(options.find_unused_parameters)},
@@ -92,9 +91,9 @@ void DdpEngine::Impl::construct() {
   reducer_options.static_graph = options.static_graph;
   reducer_options.gradient_as_bucket_view = options.gradient_as_bucket_view;
   reduction = compat::make_reducer(reducer_options, group.impl().process_group);
-  if (!options.hook.is_none()) {
-    install_hook(options.hook, group);
-  }
+  slot = std::make_unique<HookSlot>(
+      reduction.reducer, model.trainable, parent, group);
+  slot->install(options.hook, group);
 }
 
 void DdpEngine::Impl::broadcast(
@@ -114,7 +113,7 @@ void DdpEngine::before_forward() {
   impl.syncing = grad_enabled && impl.sync;
   const int root = impl.join_forward(grad_enabled);
   if (impl.syncing) {
-    if (impl.failed()) {
+    if (impl.slot->failed()) {
       impl.recover();
     }
     impl.watch->reattach();
@@ -128,13 +127,9 @@ void DdpEngine::before_forward() {
   }
 }
 
-bool DdpEngine::Impl::failed() const {
-  return adapter && adapter->failed_bucket().has_value();
-}
-
 void DdpEngine::Impl::check_finished() {
   try {
-    if (!failed()) {
+    if (!slot->failed()) {
       reducer().check_finalized();
     }
   } catch (const c10::Error& error) {
@@ -146,9 +141,7 @@ void DdpEngine::Impl::rebuild_buckets() {
   try {
     if (reducer().rebuild_buckets()) {
       rebuilt = true;
-      if (adapter) {
-        adapter->layout_changed();
-      }
+      slot->layout_changed();
     }
   } catch (const c10::Error& error) {
     explain_unfinished(error);
@@ -199,8 +192,8 @@ void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
       }
     }
     impl.reducer().prepare_for_backward(roots);
-    if (impl.adapter) {
-      impl.adapter->begin_backward();
+    if (auto* adapter = impl.slot->adapter()) {
+      adapter->begin_backward();
     }
     impl.watch->arm();
     if (first != nullptr) {
@@ -235,7 +228,7 @@ void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
   if (options.gradient_as_bucket_view) {
     make_gradients_plain();
   }
-  meter->end_step(backward, hook_text);
+  meter->end_step(backward, slot->text());
 }
 
 // torch::optim's zero_grad() detaches gradients in place, which autograd
@@ -260,13 +253,7 @@ void DdpEngine::set_sync(bool on) {
 Stats DdpEngine::stats() const {
   const Impl& impl = *impl_;
   Stats stats;
-  stats.hook = impl.hook_text;
-  stats.rank = impl.group.rank();
-  stats.world = impl.group.size();
-  for (const auto& parameter : impl.model.trainable) {
-    stats.parameters += parameter->tensor.numel();
-  }
-  impl.report_buckets(stats);
+  impl.slot->report(stats, impl.meter->steps() > 0);
   stats.rebuilt = impl.rebuilt;
   impl.meter->report(stats);
   return stats;

@@ -12,8 +12,8 @@
 
 #include "gradwire/comm/agreement.h"
 #include "gradwire/compat/reducer.h"
-#include "gradwire/ddp/adapter.h"
 #include "gradwire/ddp/engine.h"
+#include "gradwire/ddp/hook_slot.h"
 #include "gradwire/ddp/joined_ddp.h"
 #include "gradwire/ddp/model.h"
 #include "gradwire/ddp/step_meter.h"
@@ -30,10 +30,7 @@ struct DdpEngine::Impl {
   // The watch's hooks must run before the Reducer's: it is made first.
   std::unique_ptr<GradientWatch> watch;
   compat::ReducerPair reduction;
-  std::unique_ptr<HookAdapter> adapter;
-  std::string hook_text = "none";
-  // The hook leaves every rank its own gradients.
-  bool local_hook = false;
+  std::unique_ptr<HookSlot> slot;
   std::unique_ptr<StepMeter> meter;
 
   // Set while a Join lives. Gradients may arrive on other threads when it
@@ -59,17 +56,10 @@ struct DdpEngine::Impl {
   void broadcast(const std::vector<at::Tensor>& tensors, int root = 0);
   void check_finished();
   void rebuild_buckets();
-  bool failed() const;
-  void check_group() const;
   void recover();
   [[noreturn]] void explain_unfinished(const c10::Error& error) const;
-  void install_hook(const HookChoice& choice, const Group& hook_group);
   void check_between_iterations(const char* call) const;
   void check_no_join(const char* call);
-  HookStatePlace place_of_state(const std::string& folder) const;
-  BucketLayout bucket_layout() const;
-  void restore_buckets(const BucketLayout& layout);
-  void report_buckets(Stats& stats) const;
   bool needs_sink() const;
   void on_sink_backward();
   void end_step(const GradientWatch::Backward& backward);

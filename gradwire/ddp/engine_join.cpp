@@ -82,8 +82,8 @@ void DdpEngine::Impl::join_backward() {
 // told.
 void DdpEngine::Impl::divide_by(int ranks) {
   const int all = group.size();
-  if (adapter) {
-    adapter->set_scale(local_hook ? 1 : static_cast<double>(all) / ranks);
+  if (auto* adapter = slot->adapter()) {
+    adapter->set_scale(slot->is_local() ? 1 : static_cast<double>(all) / ranks);
   } else {
     compat::set_divisor(reducer(), ranks == all ? 0 : ranks);
   }
@@ -91,7 +91,7 @@ void DdpEngine::Impl::divide_by(int ranks) {
 
 void DdpEngine::Impl::shadow_forward(bool syncs, int root) {
   if (syncs) {
-    if (failed()) {
+    if (slot->failed()) {
       recover();
     }
     reducer().prepare_for_forward();
@@ -110,6 +110,7 @@ Future DdpEngine::Impl::send_empty_map() const {
 
 void DdpEngine::Impl::shadow_backward() {
   const at::NoGradGuard no_grad;
+  auto* adapter = slot->adapter();
   if (adapter) {
     adapter->begin_backward();
   }

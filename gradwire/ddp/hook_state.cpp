@@ -1,11 +1,10 @@
 #include "gradwire/ddp/hook_state.h"
 
 #include <ATen/ATen.h>
-#include <torch/serialize/archive.h>
 
 #include <filesystem>
 #include <random>
-#include <sstream>
+#include <set>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/files.h"
@@ -16,139 +15,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kVersion = 2;
-
-// One rank's file.
-struct StateFile {
-  // Drawn anew for every save, the same in the files of all ranks.
-  std::int64_t save = 0;
-  std::string hook;
-  std::int64_t world = 0;
-  std::int64_t rank = 0;
-  std::map<std::string, std::int64_t> parameters;
-  BucketLayout layout;
-  HookState state;
-};
-
-fs::path file_of(const std::string& folder, std::int64_t rank) {
+std::string file_of(const std::string& folder, std::int64_t rank) {
   return fs::path(folder) / concat("hook-state.rank", rank);
 }
 
-[[noreturn]] void reject(const fs::path& file, const std::string& why) {
-  fail("ddp", "hook state '", file.string(), "' ", why);
+[[noreturn]] void reject(const std::string& where, const std::string& why) {
+  fail("ddp", "hook state ", where, " ", why);
 }
 
-c10::IValue to_dict(const std::map<std::string, std::int64_t>& values) {
-  c10::impl::GenericDict dict(c10::StringType::get(), c10::IntType::get());
-  for (const auto& [name, value] : values) {
-    dict.insert(name, value);
-  }
-  return dict;
+std::string quoted(const std::string& text) {
+  return concat("'", text, "'");
 }
 
-c10::IValue to_dict(const std::map<std::string, at::Tensor>& values) {
-  c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
-  for (const auto& [name, value] : values) {
-    dict.insert(name, value);
-  }
-  return dict;
-}
-
-std::map<std::string, at::Tensor> to_tensors(const c10::IValue& dict) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : dict.toGenericDict()) {
-    values[item.key().toStringRef()] = item.value().toTensor();
-  }
-  return values;
-}
-
-std::map<std::string, std::int64_t> to_map(const c10::IValue& dict) {
-  std::map<std::string, std::int64_t> values;
-  for (const auto& item : dict.toGenericDict()) {
-    values[item.key().toStringRef()] = item.value().toInt();
-  }
-  return values;
-}
-
-std::string to_bytes(const StateFile& file) {
-  torch::serialize::OutputArchive archive;
-  archive.write("version", c10::IValue(kVersion));
-  archive.write("save", c10::IValue(file.save));
-  archive.write("hook", c10::IValue(file.hook));
-  archive.write("world", c10::IValue(file.world));
-  archive.write("rank", c10::IValue(file.rank));
-  archive.write("parameters", to_dict(file.parameters));
-  archive.write("layout", c10::IValue(file.layout));
-  archive.write("numbers", to_dict(file.state.numbers));
-  archive.write("shared", to_dict(file.state.shared));
-  archive.write("residuals", to_dict(file.state.residuals));
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
-}
-
-StateFile parse(const fs::path& path) {
-  torch::serialize::InputArchive archive;
-  StateFile file;
-  c10::IValue version;
-  c10::IValue save;
-  c10::IValue hook;
-  c10::IValue world;
-  c10::IValue rank;
-  c10::IValue parameters;
-  c10::IValue layout;
-  c10::IValue numbers;
-  c10::IValue shared;
-  c10::IValue residuals;
-  archive.load_from(path.string());
-  archive.read("version", version);
-  if (version.toInt() != kVersion) {
-    reject(
-        path,
-        concat("is of version ", version.toInt(), ", expected ", kVersion));
-  }
-  archive.read("save", save);
-  archive.read("hook", hook);
-  archive.read("world", world);
-  archive.read("rank", rank);
-  archive.read("parameters", parameters);
-  archive.read("layout", layout);
-  archive.read("numbers", numbers);
-  archive.read("shared", shared);
-  archive.read("residuals", residuals);
-  file.save = save.toInt();
-  file.hook = hook.toStringRef();
-  file.world = world.toInt();
-  file.rank = rank.toInt();
-  file.parameters = to_map(parameters);
-  for (const c10::IValue& indices : layout.toListRef()) {
-    file.layout.push_back(indices.toIntVector());
-  }
-  file.state.numbers = to_map(numbers);
-  file.state.shared = to_tensors(shared);
-  file.state.residuals = to_tensors(residuals);
-  return file;
-}
-
-StateFile read_file(const fs::path& path) {
+HookRecord read_file(const std::string& path) {
   if (!fs::exists(path)) {
-    reject(path, "does not exist");
+    reject(quoted(path), "does not exist");
   }
   try {
-    return parse(path);
+    return read_record(path);
   } catch (const c10::Error&) {
-    reject(path, "is damaged or not a hook state");
+    reject(quoted(path), "is damaged or not a hook state");
   }
 }
 
 void check_model(
-    const fs::path& path, const StateFile& file, const HookStatePlace& place) {
+    const std::string& where,
+    const HookOwner& theirs,
+    const HookOwner& expected) {
   const auto refuse = [&](const auto&... why) {
-    reject(path, concat("is of another model: parameter '", why...));
+    reject(where, concat("is of another model: parameter '", why...));
   };
-  for (const auto& [name, elems] : place.parameters) {
-    const auto found = file.parameters.find(name);
-    if (found == file.parameters.end()) {
+  for (const auto& [name, elems] : expected.parameters) {
+    const auto found = theirs.parameters.find(name);
+    if (found == theirs.parameters.end()) {
       refuse(name, "' is missing there");
     }
     if (found->second != elems) {
@@ -156,35 +55,66 @@ void check_model(
           name, "' has ", found->second, " elements there, expected ", elems);
     }
   }
-  const std::map<std::string, std::int64_t> known(
-      place.parameters.begin(), place.parameters.end());
-  for (const auto& [name, elems] : file.parameters) {
-    if (!known.contains(name)) {
+  for (const auto& [name, elems] : theirs.parameters) {
+    if (!expected.parameters.contains(name)) {
       refuse(name, "' is only there");
     }
   }
 }
 
-StateFile read_checked(std::int64_t rank, const HookStatePlace& place) {
-  const fs::path path = file_of(place.folder, rank);
-  StateFile file = read_file(path);
-  if (file.hook != place.hook) {
+// Every parameter is in one bucket.
+void check_layout(
+    const std::string& where, const BucketLayout& layout, std::size_t count) {
+  std::set<std::int64_t> seen;
+  std::size_t total = 0;
+  for (const auto& bucket : layout) {
+    seen.insert(bucket.begin(), bucket.end());
+    total += bucket.size();
+  }
+  const auto last = static_cast<std::int64_t>(count) - 1;
+  if (total != count || seen.size() != count || *seen.begin() != 0 ||
+      *seen.rbegin() != last) {
+    reject(where, concat("has no buckets for ", count, " parameters"));
+  }
+}
+
+void check_record(
+    const std::string& where,
+    const HookRecord& record,
+    std::int64_t rank,
+    const HookOwner& owner) {
+  if (record.owner.hook != owner.hook) {
     reject(
-        path,
-        concat("is of hook '", file.hook, "', expected '", place.hook, "'"));
+        where,
+        concat(
+            "is of hook '",
+            record.owner.hook,
+            "', expected '",
+            owner.hook,
+            "'"));
   }
-  if (file.rank != rank) {
-    reject(path, concat("is of rank ", file.rank, ", expected ", rank));
+  if (record.rank != rank) {
+    reject(where, concat("is of rank ", record.rank, ", expected ", rank));
   }
-  check_model(path, file, place);
-  return file;
+  check_model(where, record.owner, owner);
+  check_layout(where, record.layout, owner.parameters.size());
+}
+
+HookRecord read_checked(
+    const std::string& folder, std::int64_t rank, const HookOwner& owner) {
+  const std::string path = file_of(folder, rank);
+  HookRecord record = read_file(path);
+  check_record(quoted(path), record, rank, owner);
+  return record;
 }
 
 void check_same_save(
-    const fs::path& path, const StateFile& file, const StateFile& first) {
-  if (file.save != first.save) {
+    const std::string& path,
+    const HookRecord& record,
+    const HookRecord& first) {
+  if (record.save != first.save) {
     reject(
-        path,
+        quoted(path),
         "was not saved together with that of rank 0: saving was broken off");
   }
 }
@@ -200,29 +130,34 @@ void add_residuals(HookState& to, const HookState& from) {
   }
 }
 
+void add_numbers(std::vector<Fact>& facts, const HookState& state) {
+  for (const auto& [name, number] : state.numbers) {
+    facts.push_back({name, concat(number)});
+  }
+}
+
 // This rank's share of what all files hold.
 SavedHook read_share(
     const Group& group,
-    const HookStatePlace& place,
+    const std::string& folder,
+    const HookOwner& owner,
     const LoadHookState& options,
     std::vector<Fact>& facts) {
-  const StateFile first = read_checked(0, place);
+  const HookRecord first = read_checked(folder, 0, owner);
   if (first.world != group.size() && options.strict) {
     reject(
-        file_of(place.folder, 0),
+        quoted(file_of(folder, 0)),
         concat("is of a world of ", first.world, ", expected ", group.size()));
   }
   SavedHook share{first.layout, {first.state.numbers, first.state.shared, {}}};
   for (std::int64_t rank = group.rank(); rank < first.world;
        rank += group.size()) {
-    const StateFile file = read_checked(rank, place);
-    check_same_save(file_of(place.folder, rank), file, first);
-    add_residuals(share.state, file.state);
+    const HookRecord record = read_checked(folder, rank, owner);
+    check_same_save(file_of(folder, rank), record, first);
+    add_residuals(share.state, record.state);
   }
   facts.push_back({"world of the save", concat(first.world)});
-  for (const auto& [name, number] : share.state.numbers) {
-    facts.push_back({name, concat(number)});
-  }
+  add_numbers(facts, share.state);
   return share;
 }
 
@@ -236,43 +171,89 @@ std::int64_t draw_save(const Group& group) {
   return shared.item<std::int64_t>();
 }
 
+HookRecord make_record(
+    const Group& group,
+    std::int64_t save,
+    const HookOwner& owner,
+    SavedHook saved) {
+  return {
+      save,
+      owner,
+      group.size(),
+      group.rank(),
+      std::move(saved.layout),
+      std::move(saved.state)};
+}
+
 }  // namespace
 
 void save_hook_state(
     const Group& group,
-    const HookStatePlace& place,
+    const std::string& folder,
+    const HookOwner& owner,
     const std::function<SavedHook()>& take) {
   const std::int64_t save = draw_save(group);
   agree_checked(group, "save_hook_state", [&] {
-    SavedHook saved = take();
-    check_writable_folder(place.folder);
-    write_atomically(
-        file_of(place.folder, group.rank()),
-        to_bytes(
-            {save,
-             place.hook,
-             group.size(),
-             group.rank(),
-             {place.parameters.begin(), place.parameters.end()},
-             std::move(saved.layout),
-             std::move(saved.state)}));
-    return std::vector<Fact>{{"hook", place.hook}};
+    const HookRecord record = make_record(group, save, owner, take());
+    check_writable_folder(folder);
+    write_atomically(file_of(folder, group.rank()), to_bytes(record));
+    return std::vector<Fact>{{"hook", owner.hook}};
   });
 }
 
 SavedHook load_hook_state(
     const Group& group,
-    const HookStatePlace& place,
+    const std::string& folder,
+    const HookOwner& owner,
     const LoadHookState& options,
     const std::function<void()>& check) {
   SavedHook share;
   agree_checked(group, "load_hook_state", [&] {
     check();
     std::vector<Fact> facts;
-    share = read_share(group, place, options, facts);
+    share = read_share(group, folder, owner, options, facts);
     return facts;
   });
   return share;
+}
+
+HookRecord take_hook_state(
+    const Group& group,
+    const HookOwner& owner,
+    const std::function<SavedHook()>& take) {
+  const std::int64_t save = draw_save(group);
+  HookRecord record;
+  agree_checked(group, "hook_state_dict", [&] {
+    record = make_record(group, save, owner, take());
+    return std::vector<Fact>{{"hook", owner.hook}};
+  });
+  return record;
+}
+
+SavedHook give_hook_state(
+    const Group& group,
+    const HookOwner& owner,
+    const HookRecord& record,
+    const std::function<void()>& check) {
+  agree_checked(group, "load_hook_state_dict", [&] {
+    check();
+    const std::string where = "of this rank";
+    if (record.world != group.size()) {
+      reject(
+          where,
+          concat(
+              "is of a world of ",
+              record.world,
+              ", expected ",
+              group.size(),
+              ": save_hook_state keeps states for other worlds"));
+    }
+    check_record(where, record, group.rank(), owner);
+    std::vector<Fact> facts{{"save", concat(record.save)}};
+    add_numbers(facts, record.state);
+    return facts;
+  });
+  return {record.layout, record.state};
 }
 
 }  // namespace gradwire

@@ -1,13 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "gradwire/comm/group.h"
-#include "gradwire/hook/hook.h"
+#include "gradwire/ddp/hook_record.h"
 
 namespace gradwire {
 
@@ -16,21 +13,10 @@ struct LoadHookState {
   bool strict = false;
 };
 
-// Indices of parameters, bucket by bucket.
-using BucketLayout = std::vector<std::vector<std::int64_t>>;
-
 // What is kept of a DDP.
 struct SavedHook {
   BucketLayout layout;
   HookState state;
-};
-
-// Where a hook's state is kept and what it belongs to.
-struct HookStatePlace {
-  std::string folder;
-  std::string hook;
-  // Names and elements.
-  std::vector<std::pair<std::string, std::int64_t>> parameters;
 };
 
 // Writes what `take` returns into this rank's file in the folder, which is made
@@ -39,7 +25,8 @@ struct HookStatePlace {
 // files of different saves.
 void save_hook_state(
     const Group& group,
-    const HookStatePlace& place,
+    const std::string& folder,
+    const HookOwner& owner,
     const std::function<SavedHook()>& take);
 
 // What save_hook_state wrote for this rank. All ranks read rank 0's file too,
@@ -50,8 +37,24 @@ void save_hook_state(
 // of another world where options.strict.
 SavedHook load_hook_state(
     const Group& group,
-    const HookStatePlace& place,
+    const std::string& folder,
+    const HookOwner& owner,
     const LoadHookState& options,
+    const std::function<void()>& check);
+
+// This rank's part without a file, for those who keep it elsewhere. Collective.
+HookRecord take_hook_state(
+    const Group& group,
+    const HookOwner& owner,
+    const std::function<SavedHook()>& take);
+
+// What take_hook_state gave to this rank of a world of the same size.
+// Collective: throws Error on every rank when a record is of another hook,
+// model, world, rank or save.
+SavedHook give_hook_state(
+    const Group& group,
+    const HookOwner& owner,
+    const HookRecord& record,
     const std::function<void()>& check);
 
 }  // namespace gradwire

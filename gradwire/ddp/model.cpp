@@ -100,21 +100,8 @@ class Inspector {
         !seen_.insert(tensor.unsafeGetTensorImpl()).second) {
       return false;
     }
-    if (!tensor.device().is_cpu()) {
-      fail(
-          "ddp",
-          "'",
-          name,
-          "' is on ",
-          tensor.device().str(),
-          ", expected cpu: this build has no backend for other devices");
-    }
+    check_device(name, tensor);
     return true;
-  }
-
-  static std::string describe(const std::string& name, const at::Tensor& t) {
-    return concat(
-        name, " ", t.scalar_type(), " ", t.sizes(), " strides ", t.strides());
   }
 
   void check_names(const char* option, const Names& names) const {
@@ -141,6 +128,29 @@ class Inspector {
 };
 
 }  // namespace
+
+std::string describe(const std::string& name, const at::Tensor& tensor) {
+  return concat(
+      name,
+      " ",
+      tensor.scalar_type(),
+      " ",
+      tensor.sizes(),
+      " strides ",
+      tensor.strides());
+}
+
+void check_device(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    fail(
+        "ddp",
+        "'",
+        name,
+        "' is on ",
+        tensor.device().str(),
+        ", expected cpu: this build has no backend for other devices");
+  }
+}
 
 Model inspect_model(
     const torch::nn::Module& module,

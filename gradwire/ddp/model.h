@@ -29,6 +29,12 @@ struct Model {
   std::vector<Fact> facts;
 };
 
+// Name, type, shape and strides.
+std::string describe(const std::string& name, const at::Tensor& tensor);
+
+// Throws Error unless gradients of this tensor can be averaged here.
+void check_device(const std::string& name, const at::Tensor& tensor);
+
 // Throws Error for a module that cannot be trained data-parallel and for
 // options that name what it does not have.
 Model inspect_model(

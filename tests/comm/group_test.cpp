@@ -193,6 +193,15 @@ TEST(Group, DuplicatesDoNotPairUpWithTheOriginal) {
   });
 }
 
+// Whoever is done with a group at once leaves the others theirs.
+TEST(Group, DroppedAsSoonAsItIsMade) {
+  run_threads(4, [](const Group& group) {
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_EQ(group.duplicate("short").size(), 4);
+    }
+  });
+}
+
 TEST(Group, BadTensorsAreRefusedBeforeAnythingIsSent) {
   run_threads(2, [](const Group& group) {
     const Bytes before = group.bytes_sent();

@@ -1,0 +1,69 @@
+#pragma once
+
+// Private to gradwire: hooks on DDPs that others have made.
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gradwire/comm/group.h"
+#include "gradwire/ddp/hook_state.h"
+#include "gradwire/ddp/stats.h"
+#include "gradwire/hook/bucket.h"
+#include "gradwire/hook/choice.h"
+
+namespace gradwire {
+
+// A DDP of Torch's, as much of it as a hook needs.
+struct ForeignDdp {
+  std::shared_ptr<c10d::Reducer> reducer;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  // Of the module, in its order, each tensor once. Those that the Reducer does
+  // not have are left out.
+  std::vector<Parameter> parameters;
+};
+
+// A hook on the Reducer of a ForeignDdp. All calls but hook() and stats() are
+// collective. Not thread safe: one thread trains.
+class Attachment {
+ public:
+  // `refusal`: why this DDP cannot have a hook, empty when it can. It becomes
+  // an Error on every rank.
+  Attachment(
+      ForeignDdp ddp,
+      const HookChoice& hook,
+      const Group& hook_group,
+      const std::string& refusal);
+  ~Attachment();
+  Attachment(const Attachment&) = delete;
+
+  // Between two iterations. An empty group: the DDP's own ranks.
+  void set_hook(
+      const HookChoice& hook,
+      const Group& hook_group,
+      const std::string& refusal);
+  const std::string& hook() const;
+
+  // Times: a backward is measured from its first bucket, and what is exposed
+  // from its last one. Steps without a hook are counted, not timed.
+  Stats stats() const;
+
+  void save_hook_state(const std::string& folder);
+  void load_hook_state(const std::string& folder, const LoadHookState& options);
+  HookRecord take_hook_state();
+  // `refusal`: why there is no record on this rank, or empty.
+  void give_hook_state(const HookRecord& record, const std::string& refusal);
+
+  // Ends the hook and its threads. A backward that comes later fails.
+  void stop();
+
+ private:
+  struct Impl;
+  // Shared with the Reducer's hook, which may outlive this object.
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,188 @@
+"""Hooks on PyTorch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ._groups import native_group
+from ._native import Attachment, check_hook_spec
+
+_attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+@atexit.register
+def _stop_all() -> None:
+    for attachment in list(_attached.values()):
+        attachment.stop()
+
+
+def _checked_ddp(ddp: Any) -> DistributedDataParallel:
+    # What torch.compile makes of a DDP.
+    inner = getattr(ddp, "_orig_mod", ddp)
+    if not isinstance(inner, DistributedDataParallel):
+        raise TypeError(
+            f"got a {type(ddp).__name__}, expected a "
+            "torch.nn.parallel.DistributedDataParallel"
+        )
+    return inner
+
+
+def _attachment(ddp: Any) -> Attachment:
+    attachment = _attached.get(_checked_ddp(ddp))
+    if attachment is None:
+        raise ValueError(
+            "this DDP has no hook of gradwire's: call gradwire.attach(ddp, hook) first "
+            "(a DDP that was unpickled or copied has lost its hook)"
+        )
+    return attachment
+
+
+def _refusal(ddp: DistributedDataParallel) -> str:
+    """Why this DDP cannot have a hook of gradwire's, or nothing."""
+    if ddp.mixed_precision is not None:
+        return (
+            "attach refuses a DDP with mixed_precision, which has registered a hook of "
+            "its own: use torch.autocast and a hook such as bf16"
+        )
+    if ddp._use_python_reducer:
+        return (
+            "attach refuses a DDP with the Python reducer "
+            "(torch._dynamo.config.optimize_ddp), which has no native buckets"
+        )
+    if any(hasattr(p, "_in_backward_optimizers") for p in ddp.parameters()):
+        return (
+            "attach refuses parameters with in-backward optimizers "
+            "(_apply_optimizer_in_backward), which would step before the average is there"
+        )
+    if ddp._comm_hooks:
+        name = getattr(ddp._comm_hooks[0][0], "__qualname__", "unknown")
+        return (
+            f"attach refuses a DDP that has hook '{name}' registered: a Reducer takes "
+            "one hook for life"
+        )
+    return ""
+
+
+def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
+    return [
+        (name.replace("_orig_mod.", ""), parameter)
+        for name, parameter in ddp.module.named_parameters()
+    ]
+
+
+def attach(
+    ddp: DistributedDataParallel,
+    hook: str = "int8",
+    *,
+    process_group: dist.ProcessGroup | None = None,
+) -> None:
+    """Average the gradients of ``ddp`` with the native hook that ``hook`` names.
+
+    ``hook`` is a spec such as ``"int8"``, ``"powersgd:rank=4"`` or
+    ``"bf16(powersgd)"``; :func:`hooks` lists them. Attached again, another hook takes
+    the place of the one before, between two iterations. ``process_group``: where the
+    hook communicates, by default among the ranks of the DDP.
+
+    Collective. All ranks raise ValueError when they do not agree on the hook or the
+    model, or when one of them cannot attach.
+
+    Example::
+
+        >>> ddp = DistributedDataParallel(model)
+        >>> gradwire.attach(ddp, "int8")
+    """
+    ddp = _checked_ddp(ddp)
+    if not isinstance(hook, str):
+        raise TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
+    group = None if process_group is None else native_group(process_group)
+    attachment = _attached.get(ddp)
+    if attachment is None:
+        attachment = Attachment(
+            ddp.reducer,
+            ddp.process_group,
+            _parameters(ddp),
+            hook,
+            group,
+            _refusal(ddp),
+        )
+        _attached[ddp] = attachment
+    else:
+        attachment.set_hook(hook, group, _refusal(ddp))
+    ddp.logger._set_comm_hook_name(f"gradwire {check_hook_spec(hook)}")
+
+
+def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """What the hook of ``ddp`` has done so far on this rank.
+
+    Bytes handed to the transport (``sent``, ``sent_last_step``, ``bucket_sent``; payload
+    and metadata), what a step would send without a hook (``plain_bytes``), their
+    ``ratio``, and ``mean`` and ``last`` times of a step: ``communication_ms`` from the
+    first bucket to the last average, ``exposed_ms`` the part after the last bucket was
+    there, by which the step would be shorter if communication were free.
+
+    Example::
+
+        >>> gradwire.stats(ddp)["ratio"]
+        3.94
+    """
+    return _attachment(ddp).stats()
+
+
+def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> None:
+    """Write what the hook remembers (residuals, subspaces, steps) into ``folder``.
+
+    One file a rank. Collective: all ranks raise when one of them cannot.
+
+    Example::
+
+        >>> gradwire.save_hook_state(ddp, "checkpoint/hook")
+    """
+    _attachment(ddp).save_hook_state(os.fspath(folder))
+
+
+def load_hook_state(
+    ddp: DistributedDataParallel, folder: str | os.PathLike, *, strict: bool = False
+) -> None:
+    """Go on as the hook that :func:`save_hook_state` saved would have.
+
+    The same hook must be attached. In a world of another size residuals are dealt out
+    anew, unless ``strict``. Collective.
+
+    Example::
+
+        >>> gradwire.attach(ddp, "int8")
+        >>> gradwire.load_hook_state(ddp, "checkpoint/hook")
+    """
+    _attachment(ddp).load_hook_state(os.fspath(folder), strict)
+
+
+def hook_state_dict(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """This rank's part of the hook's state, for torch.save and torch.load.
+
+    It holds numbers, strings, lists and tensors only, so that ``weights_only`` takes
+    it. Every rank has another one. Collective.
+
+    Example::
+
+        >>> torch.save(gradwire.hook_state_dict(ddp), f"hook{rank}.pt")
+    """
+    return _attachment(ddp).hook_state_dict()
+
+
+def load_hook_state_dict(ddp: DistributedDataParallel, state: dict[str, Any]) -> None:
+    """Go on from what :func:`hook_state_dict` gave to this rank. Collective.
+
+    Example::
+
+        >>> gradwire.load_hook_state_dict(ddp, torch.load(f"hook{rank}.pt"))
+    """
+    _attachment(ddp).load_hook_state_dict(state)

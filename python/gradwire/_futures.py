@@ -1,0 +1,27 @@
+"""Futures of torch for results of native calls."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+
+def start(
+    call: Callable[[Callable[[torch.Tensor | None, str | None], None]], None],
+) -> torch.futures.Future[torch.Tensor]:
+    """A future for what ``call`` passes to the callback it is given.
+
+    The future behaves as DDP wants it of a hook: its value is a Python object,
+    and an error is one for DDP's own waiting too.
+    """
+    native: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+
+    def done(result: torch.Tensor | None, error: str | None) -> None:
+        if error is not None:
+            native.set_exception(RuntimeError(error))
+        else:
+            native.set_result(result)
+
+    call(done)
+    return native.then(lambda future: future.value())

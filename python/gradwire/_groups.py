@@ -1,0 +1,46 @@
+"""Native groups beside the process groups of torch.distributed."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch.distributed as dist
+
+from ._native import Group
+
+_adopted: weakref.WeakKeyDictionary[dist.ProcessGroup, Group] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def checked_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """The group itself, or the default one for None.
+
+    Raises TypeError for anything else and ValueError on ranks outside of it.
+    """
+    if group is None:
+        if not dist.is_initialized():
+            raise ValueError(
+                "torch.distributed is not initialised: call init_process_group first"
+            )
+        return dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not a member of the process group")
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f"got a {type(group).__name__} as process group, expected "
+            "torch.distributed.ProcessGroup or None"
+        )
+    return group
+
+
+def native_group(group: dist.ProcessGroup | None) -> Group:
+    """The same ranks with connections of gradwire's own; the first call connects.
+
+    Collective over the group.
+    """
+    group = checked_group(group)
+    adopted = _adopted.get(group)
+    if adopted is None:
+        adopted = _adopted[group] = Group.adopt(group)
+    return adopted

@@ -1,0 +1,175 @@
+"""Gradients as matrices of low rank."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import _futures
+from .._groups import checked_group, native_group
+from .._native import BucketHook, check_hook_spec
+
+__all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
+
+
+class PowerSGDState:
+    """Options of PowerSGD and what it remembers from step to step, of one DDP.
+
+    Arguments and limits are those of PyTorch's class. Options are fixed once the
+    state is made. Pickled, it keeps what is remembered and leaves out the process
+    group, which is the default one afterwards unless it is set.
+
+    Example::
+
+        >>> state = PowerSGDState(None, matrix_approximation_rank=2)
+        >>> ddp.register_comm_hook(state, powerSGD_hook)
+    """
+
+    _OPTIONS = {
+        "matrix_approximation_rank": "rank",
+        "start_powerSGD_iter": "start",
+        "min_compression_rate": "min_compression_rate",
+        "use_error_feedback": "ef",
+        "warm_start": "warm_start",
+        "orthogonalization_epsilon": "epsilon",
+        "random_seed": "seed",
+        "compression_stats_logging_frequency": "stats",
+        "batch_tensors_with_same_shape": "batch",
+    }
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None,
+        matrix_approximation_rank: int = 1,
+        start_powerSGD_iter: int = 1_000,
+        min_compression_rate: float = 2,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0,
+        random_seed: int = 0,
+        compression_stats_logging_frequency: int = 10_000,
+        batch_tensors_with_same_shape: bool = False,
+    ):
+        if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
+            raise ValueError(
+                f"start_powerSGD_iter is {start_powerSGD_iter}, expected more than 1 "
+                "with use_error_feedback or warm_start: buckets change after the first "
+                "iteration of a DDP"
+            )
+        given = locals()
+        self._given = {name: given[name] for name in self._OPTIONS}
+        self._given["compression_stats_logging_frequency"] = max(
+            1, compression_stats_logging_frequency
+        )
+        self.process_group = (
+            None if process_group is None else checked_group(process_group)
+        )
+        self._name: str | None = None
+        self._hook: BucketHook | None = None
+        self._remembered: dict[str, Any] | None = None
+        check_hook_spec(self.spec("powersgd"))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_given"][name]
+        except KeyError:
+            raise AttributeError(
+                f"'PowerSGDState' object has no attribute '{name}'"
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OPTIONS:
+            raise AttributeError(
+                f"'{name}' is fixed once the state is made: make another PowerSGDState"
+            )
+        if name == "process_group" and self.__dict__.get("_hook") is not None:
+            raise AttributeError(
+                "'process_group' is fixed once the hook has run: set it before"
+            )
+        super().__setattr__(name, value)
+
+    def spec(self, name: str) -> str:
+        """The hook as a spec: name "powersgd" or "batched_powersgd"."""
+        words = []
+        for argument, option in self._OPTIONS.items():
+            if option == "batch" and name == "batched_powersgd":
+                continue
+            value = self._given[argument]
+            if isinstance(value, bool):
+                value = "on" if value else "off"
+            elif isinstance(value, float) and value.is_integer():
+                value = int(value)
+            words.append(f"{option}={value}")
+        return f"{name}:{','.join(words)}"
+
+    def reduce(
+        self, name: str, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The bucket's average by hook ``name``; the first call connects."""
+        if self._hook is None:
+            self._hook = BucketHook(native_group(self.process_group), self.spec(name))
+            self._name = name
+            if self._remembered is not None:
+                self._hook.load_state(self._remembered)
+        elif self._name != name:
+            raise ValueError(
+                f"this PowerSGDState serves hook '{self._name}', got '{name}': "
+                "make another one"
+            )
+        hook = self._hook
+        return _futures.start(lambda done: hook.reduce(bucket, done))
+
+    def _state(self) -> dict[str, Any]:
+        if self._hook is not None:
+            return self._hook.state()
+        return self._remembered or {
+            "numbers": {"step": 0, "turn": 0},
+            "shared": {},
+            "residuals": {},
+        }
+
+    @property
+    def iter(self) -> int:
+        """Steps so far."""
+        return self._state()["numbers"]["step"]
+
+    def compression_stats(self) -> tuple[float, int, int]:
+        """Rate, elements before and elements after compression, of the last step."""
+        rows = self._hook.report() if self._hook is not None else []
+        before = sum(row["elems"] for row in rows)
+        after = sum(row["sent_elems"] for row in rows)
+        return (before / after if after else 0), before, after
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": dict(self._given), "state": self._state()}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        self._given = saved["given"]
+        self._remembered = saved["state"]
+        self._name = None
+        self._hook = None
+        self.process_group = dist.group.WORLD if dist.is_initialized() else None
+
+
+def powerSGD_hook(
+    state: PowerSGDState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Send matrices of low rank after a start in full precision.
+
+    Example::
+
+        >>> ddp.register_comm_hook(PowerSGDState(None), powerSGD_hook)
+    """
+    return state.reduce("powersgd", bucket)
+
+
+def batched_powerSGD_hook(
+    state: PowerSGDState, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """The same with each bucket as one matrix.
+
+    Example::
+
+        >>> ddp.register_comm_hook(PowerSGDState(None), batched_powerSGD_hook)
+    """
+    return state.reduce("batched_powersgd", bucket)

@@ -1,0 +1,109 @@
+#include <ATen/core/Tensor.h>
+
+#include "gradwire/comm/adopt_impl.h"
+#include "gradwire/comm/compressed.h"
+#include "gradwire/hook/registry.h"
+#include "python/src/support.h"
+
+namespace gradwire::python {
+namespace {
+
+using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+py::dict to_dict(const Option& option) {
+  py::dict row;
+  row["name"] = option.name;
+  row["default"] = std::visit(
+      [](const auto& value) { return py::cast(value); }, option.fallback);
+  row["help"] = option.help;
+  row["range"] = describe_range(option);
+  return row;
+}
+
+py::list list_hooks() {
+  py::list rows;
+  for (const auto& hook : hooks()) {
+    py::dict row;
+    row["name"] = hook.name;
+    row["summary"] = hook.summary;
+    py::list options;
+    for (const auto& option : hook.options) {
+      options.append(to_dict(option));
+    }
+    row["options"] = options;
+    rows.append(row);
+  }
+  return rows;
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an unknown error";
+  }
+}
+
+}  // namespace
+
+void call_when_done(const Future& future, py::function done) {
+  // Freed like all Python objects under the GIL, whoever is the last.
+  const std::shared_ptr<py::function> call(
+      new py::function(std::move(done)), [](py::function* function) {
+        const py::gil_scoped_acquire acquire;
+        delete function;
+      });
+  future.on_done([call](const Future& result) {
+    const auto error = result.error();
+    const py::gil_scoped_acquire acquire;
+    try {
+      if (error) {
+        (*call)(py::none(), text_of(error));
+      } else {
+        (*call)(result.wait(), py::none());
+      }
+    } catch (py::error_already_set& e) {
+      e.discard_as_unraisable("a gradwire callback");
+    }
+  });
+}
+
+void bind_comm(py::module_& m) {
+  py::class_<Group, std::shared_ptr<Group>>(m, "Group")
+      .def_static(
+          "adopt",
+          [](ProcessGroupPtr process_group) {
+            return interruptibly([process_group = std::move(process_group)] {
+              return make_native<Group>(adopt(process_group, "gradwire", [] {
+                return std::vector<Fact>{};
+              }));
+            });
+          },
+          py::arg("process_group"))
+      .def_property_readonly("rank", &Group::rank)
+      .def_property_readonly("size", &Group::size)
+      .def(
+          "compressed_all_reduce",
+          [](const std::shared_ptr<Group>& group,
+             const at::Tensor& tensor,
+             const std::string& codec,
+             bool average,
+             py::function done) {
+            const auto reduction =
+                average ? Reduction::kAverage : Reduction::kSum;
+            const Future result = interruptibly([=] {
+              return compressed_all_reduce(*group, tensor, codec, reduction);
+            });
+            call_when_done(result, std::move(done));
+          },
+          py::arg("tensor"),
+          py::arg("codec"),
+          py::arg("average"),
+          py::arg("done"));
+  m.def("hooks", &list_hooks);
+  m.def("check_hook_spec", &check_hook_spec, py::arg("spec"));
+}
+
+}  // namespace gradwire::python

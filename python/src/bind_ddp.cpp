@@ -1,0 +1,281 @@
+#include <ATen/core/Tensor.h>
+
+#include "gradwire/base/error.h"
+#include "gradwire/ddp/attachment_impl.h"
+#include "gradwire/ddp/bucket_hook_impl.h"
+#include "python/src/support.h"
+
+namespace gradwire::python {
+namespace {
+
+using AttachmentPtr = std::shared_ptr<Attachment>;
+using GroupPtr = std::shared_ptr<Group>;
+
+Group value_or_empty(const GroupPtr& group) {
+  return group ? *group : Group();
+}
+
+ForeignDdp foreign_ddp(
+    std::shared_ptr<c10d::Reducer> reducer,
+    c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+    const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  ForeignDdp ddp{std::move(reducer), std::move(process_group), {}};
+  for (const auto& [name, tensor] : parameters) {
+    ddp.parameters.push_back({name, tensor});
+  }
+  return ddp;
+}
+
+py::dict to_dict(const Bytes& bytes) {
+  py::dict dict;
+  dict["payload"] = bytes.payload;
+  dict["metadata"] = bytes.metadata;
+  return dict;
+}
+
+py::dict to_dict(const StepTimes& times) {
+  py::dict dict;
+  dict["communication_ms"] = times.backward_ms;
+  dict["exposed_ms"] = times.exposed_ms;
+  return dict;
+}
+
+py::dict to_dict(const ParameterReport& report) {
+  py::dict dict;
+  dict["name"] = report.name;
+  dict["elems"] = report.elems;
+  dict["sent_elems"] = report.sent_elems;
+  dict["rank"] = report.rank;
+  dict["residual_norm"] = report.residual_norm;
+  return dict;
+}
+
+template <class Row>
+py::list to_list(const std::vector<Row>& rows) {
+  py::list list;
+  for (const auto& row : rows) {
+    list.append(to_dict(row));
+  }
+  return list;
+}
+
+py::dict to_dict(const Stats& stats) {
+  py::dict dict;
+  dict["hook"] = stats.hook;
+  dict["rank"] = stats.rank;
+  dict["world"] = stats.world;
+  dict["parameters"] = stats.parameters;
+  dict["bucket_bytes"] = stats.bucket_bytes;
+  dict["rebuilt"] = stats.rebuilt;
+  dict["steps"] = stats.steps;
+  dict["sent"] = to_dict(stats.sent);
+  dict["sent_last_step"] = to_dict(stats.sent_last_step);
+  dict["bucket_sent"] = to_list(stats.bucket_sent);
+  dict["plain_bytes"] = stats.plain_bytes;
+  const auto last = stats.sent_last_step.total();
+  dict["ratio"] = last > 0 ? static_cast<double>(stats.plain_bytes) /
+                                 static_cast<double>(last)
+                           : 0.0;
+  dict["by_parameter"] = to_list(stats.by_parameter);
+  dict["mean"] = to_dict(stats.mean);
+  dict["last"] = to_dict(stats.last);
+  return dict;
+}
+
+py::dict to_dict(const HookState& state) {
+  py::dict dict;
+  dict["numbers"] = state.numbers;
+  dict["shared"] = state.shared;
+  dict["residuals"] = state.residuals;
+  return dict;
+}
+
+// What is wrong with an argument on this rank, to be told to all of them.
+struct Refusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// What a dictionary that was saved must have.
+template <class T>
+T get(const py::dict& dict, const char* key) {
+  if (!dict.contains(key)) {
+    throw Refusal(concat(
+        "the hook state has no '",
+        key,
+        "', expected one from hook_state_dict"));
+  }
+  try {
+    return dict[key].cast<T>();
+  } catch (const py::cast_error&) {
+    throw Refusal(concat(
+        "'", key, "' of the hook state is of another type than was saved"));
+  }
+}
+
+HookState to_state(const py::dict& dict) {
+  HookState state;
+  state.numbers = get<std::map<std::string, std::int64_t>>(dict, "numbers");
+  state.shared = get<std::map<std::string, at::Tensor>>(dict, "shared");
+  state.residuals = get<std::map<std::string, at::Tensor>>(dict, "residuals");
+  return state;
+}
+
+constexpr std::int64_t kDictVersion = 1;
+
+py::dict to_dict(const HookRecord& record) {
+  py::dict dict = to_dict(record.state);
+  dict["version"] = kDictVersion;
+  dict["save"] = record.save;
+  dict["hook"] = record.owner.hook;
+  dict["parameters"] = record.owner.parameters;
+  dict["world"] = record.world;
+  dict["rank"] = record.rank;
+  dict["layout"] = record.layout;
+  return dict;
+}
+
+HookRecord to_record(const py::dict& dict) {
+  const auto version = get<std::int64_t>(dict, "version");
+  if (version != kDictVersion) {
+    throw Refusal(concat(
+        "the hook state is of version ", version, ", expected ", kDictVersion));
+  }
+  HookRecord record;
+  record.save = get<std::int64_t>(dict, "save");
+  record.owner.hook = get<std::string>(dict, "hook");
+  record.owner.parameters =
+      get<std::map<std::string, std::int64_t>>(dict, "parameters");
+  record.world = get<std::int64_t>(dict, "world");
+  record.rank = get<std::int64_t>(dict, "rank");
+  record.layout = get<BucketLayout>(dict, "layout");
+  record.state = to_state(dict);
+  return record;
+}
+
+void bind_attachment(py::module_& m) {
+  py::class_<Attachment, AttachmentPtr>(m, "Attachment")
+      .def(
+          py::init([](std::shared_ptr<c10d::Reducer> reducer,
+                      c10::intrusive_ptr<c10d::ProcessGroup> process_group,
+                      const std::vector<std::pair<std::string, at::Tensor>>&
+                          parameters,
+                      const std::string& hook,
+                      const GroupPtr& hook_group,
+                      const std::string& refusal) {
+            auto ddp = foreign_ddp(
+                std::move(reducer), std::move(process_group), parameters);
+            return interruptibly([=, group = value_or_empty(hook_group)] {
+              return make_native<Attachment>(ddp, hook, group, refusal);
+            });
+          }),
+          py::arg("reducer"),
+          py::arg("process_group"),
+          py::arg("parameters"),
+          py::arg("hook"),
+          py::arg("hook_group"),
+          py::arg("refusal"))
+      .def(
+          "set_hook",
+          [](const AttachmentPtr& self,
+             const std::string& hook,
+             const GroupPtr& hook_group,
+             const std::string& refusal) {
+            interruptibly([=, group = value_or_empty(hook_group)] {
+              self->set_hook(hook, group, refusal);
+            });
+          },
+          py::arg("hook"),
+          py::arg("hook_group"),
+          py::arg("refusal"))
+      .def_property_readonly("hook", &Attachment::hook)
+      .def(
+          "stats", [](const Attachment& self) { return to_dict(self.stats()); })
+      .def(
+          "save_hook_state",
+          [](const AttachmentPtr& self, const std::string& folder) {
+            interruptibly([=] { self->save_hook_state(folder); });
+          },
+          py::arg("folder"))
+      .def(
+          "load_hook_state",
+          [](const AttachmentPtr& self,
+             const std::string& folder,
+             bool strict) {
+            interruptibly(
+                [=] { self->load_hook_state(folder, {.strict = strict}); });
+          },
+          py::arg("folder"),
+          py::arg("strict"))
+      .def(
+          "hook_state_dict",
+          [](const AttachmentPtr& self) {
+            return to_dict(
+                interruptibly([=] { return self->take_hook_state(); }));
+          })
+      .def(
+          "load_hook_state_dict",
+          [](const AttachmentPtr& self, const py::dict& state) {
+            HookRecord record;
+            std::string refusal;
+            try {
+              record = to_record(state);
+            } catch (const Refusal& e) {
+              refusal = e.what();
+            }
+            interruptibly([=] { self->give_hook_state(record, refusal); });
+          },
+          py::arg("state"))
+      .def("stop", &Attachment::stop, py::call_guard<py::gil_scoped_release>());
+}
+
+void bind_bucket_hook(py::module_& m) {
+  py::class_<BucketHook, std::shared_ptr<BucketHook>>(m, "BucketHook")
+      .def(
+          py::init([](const GroupPtr& group, const std::string& spec) {
+            return interruptibly(
+                [=] { return make_native<BucketHook>(*group, spec); });
+          }),
+          py::arg("group"),
+          py::arg("spec"))
+      .def(
+          "reduce",
+          [](BucketHook& self, c10d::GradBucket& bucket, py::function done) {
+            Future result;
+            {
+              const py::gil_scoped_release release;
+              result = Future(self.reduce(bucket));
+            }
+            call_when_done(result, std::move(done));
+          },
+          py::arg("bucket"),
+          py::arg("done"))
+      .def(
+          "state",
+          [](const BucketHook& self) {
+            HookState state;
+            self.hook().save(state);
+            return to_dict(state);
+          })
+      .def(
+          "load_state",
+          [](const BucketHook& self, const py::dict& state) {
+            try {
+              self.hook().load(to_state(state));
+            } catch (const Refusal& e) {
+              fail("ddp", e.what());
+            }
+          },
+          py::arg("state"))
+      .def("report", [](const BucketHook& self) {
+        return to_list(self.hook().report());
+      });
+}
+
+}  // namespace
+
+void bind_ddp(py::module_& m) {
+  bind_attachment(m);
+  bind_bucket_hook(m);
+}
+
+}  // namespace gradwire::python

@@ -1,0 +1,292 @@
+"""gradwire.attach: averages, bytes, and what it works together with."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from models import (
+    batch,
+    exact_gradient,
+    flat_gradient,
+    flat_parameters,
+    make_ddp,
+    net,
+    train,
+)
+from ranks import run
+
+import gradwire
+
+# Relative to the largest element of the exact average.
+HOOKS = {
+    "none": 1e-6,
+    "allreduce": 1e-6,
+    "fp16": 2e-3,
+    "bf16": 2e-2,
+    "int8": 2e-2,
+    "int4": 0.5,
+    "fp8": 0.2,
+    "powersgd": 1e-6,
+    "batched_powersgd": 1e-6,
+    "powersgd:rank=30,start=0,min_compression_rate=0.000001": 1e-4,
+}
+
+
+def test_every_hook_is_tested():
+    names = {spec.split(":")[0] for spec in HOOKS} - {"none"}
+    assert names | {"noop"} == {hook["name"] for hook in gradwire.hooks()}
+
+
+def test_hooks_describe_themselves():
+    (int8,) = [hook for hook in gradwire.hooks() if hook["name"] == "int8"]
+    assert int8["summary"].startswith("8-bit integers")
+    (block,) = [option for option in int8["options"] if option["name"] == "block"]
+    assert block["default"] == 512
+    assert block["range"] == "integer from 32 to 1048576 or tensor"
+
+
+def gradients(rank, world, hook, options):
+    ddp = make_ddp(**options)
+    gradwire.attach(ddp, hook)
+    results = []
+    for step in range(3):  # buckets are rebuilt before the second
+        ddp.zero_grad()
+        ddp(batch(rank, step)).square().sum().backward()
+        results.append(flat_gradient(ddp))
+    return results
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_averages(hook, world):
+    all_results = run(world, gradients, hook, {})
+    for step in range(3):
+        exact = exact_gradient(world, step)
+        limit = HOOKS[hook] * exact.abs().max()
+        for results in all_results:
+            assert torch.equal(results[step], all_results[0][step])
+            assert (results[step].double() - exact).abs().max() <= limit
+
+
+OPTIONS = {
+    "view": {"gradient_as_bucket_view": True},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("hook", ["fp16", "int8", "powersgd:start=1"])
+def test_works_with_options_of_ddp(hook, name):
+    one, two = run(2, gradients, hook, OPTIONS[name])
+    for step in range(3):
+        assert torch.equal(one[step], two[step])
+    exact = exact_gradient(2, 0)
+    assert (one[0].double() - exact).abs().max() <= 2e-2 * exact.abs().max()
+
+
+def noop(rank, world):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "noop")
+    ddp(batch(rank, 0)).square().sum().backward()
+    local = net()
+    local(batch(rank, 0)).square().sum().backward()
+    return torch.equal(flat_gradient(ddp), flat_gradient(local))
+
+
+def test_noop_leaves_gradients_local():
+    assert run(2, noop) == [True, True]
+
+
+def accumulated(rank, world):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "int8:ef=off")
+    with ddp.no_sync():
+        ddp(batch(rank, 0)).square().sum().backward()
+    alone = flat_gradient(ddp).clone()
+    ddp(batch(rank, 1)).square().sum().backward()
+    return alone, flat_gradient(ddp), gradwire.stats(ddp)["steps"]
+
+
+def test_accumulation():
+    results = run(2, accumulated)
+    assert torch.equal(results[0][1], results[1][1])
+    assert not torch.equal(results[0][0], results[1][0])
+    exact = exact_gradient(2, 0) + exact_gradient(2, 1)
+    assert (results[0][1].double() - exact).abs().max() <= 2e-2 * exact.abs().max()
+    assert results[0][2] == 1
+
+
+def uneven(rank, world):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "int8")
+    with ddp.join():
+        train(ddp, rank, 2 + 2 * rank)
+    return flat_parameters(ddp)
+
+
+def test_join():
+    one, two = run(2, uneven)
+    assert torch.equal(one, two)
+
+
+def several(rank, world):
+    one, two = make_ddp(), make_ddp(net(seed=2))
+    gradwire.attach(one, "int8")
+    gradwire.attach(two, "powersgd:start=1")
+    for step in range(3):
+        x = batch(rank, step)
+        (one(x).square().sum() + two(x).sum()).backward()
+    return flat_gradient(one), flat_gradient(two), gradwire.stats(two)["hook"]
+
+
+def test_several_ddps_in_one_backward():
+    first, second = run(2, several)
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+    assert first[2] == "powersgd:start=1"
+
+
+def in_subgroups(rank, world):
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    ddp = make_ddp(process_group=groups[rank % 2])
+    gradwire.attach(ddp, "int8")
+    ddp(batch(rank, 0)).square().sum().backward()
+    return flat_gradient(ddp), gradwire.stats(ddp)["world"]
+
+
+def test_subgroups():
+    results = run(4, in_subgroups)
+    assert torch.equal(results[0][0], results[2][0])
+    assert torch.equal(results[1][0], results[3][0])
+    assert not torch.equal(results[0][0], results[1][0])
+    assert results[3][1] == 2
+
+
+def other_group(rank, world):
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    ddp = make_ddp()
+    gradwire.attach(ddp, "allreduce", process_group=pair)
+    ddp(batch(rank, 0)).square().sum().backward()
+    return flat_gradient(ddp)
+
+
+def test_a_hook_on_another_group():
+    results = run(4, other_group)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[2], results[3])
+    assert not torch.equal(results[0], results[2])
+    exact = exact_gradient(2, 0)
+    assert torch.allclose(results[0].double(), exact, rtol=1e-4, atol=1e-6)
+
+
+def compiled(rank, world, outside):
+    module = net()
+    if outside:
+        ddp = torch.compile(make_ddp(module, bucket_cap_mb=25), backend="aot_eager")
+    else:
+        ddp = make_ddp(torch.compile(module, backend="aot_eager"), bucket_cap_mb=25)
+    gradwire.attach(ddp, "int8:ef=off")
+    ddp(batch(rank, 0)).square().sum().backward()
+    stats = gradwire.stats(ddp)
+    return flat_gradient(ddp), stats["steps"], stats["sent"]["payload"]
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_compiled_modules(outside):
+    results = run(2, compiled, outside, timeout=100)
+    exact = exact_gradient(2, 0)
+    for gradient, steps, sent in results:
+        assert torch.equal(gradient, results[0][0])
+        assert (gradient.double() - exact).abs().max() <= 2e-2 * exact.abs().max()
+        assert steps == 1 and sent > 0
+
+
+def scaled(rank, world):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "int8")
+    sgd = torch.optim.SGD(ddp.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = flat_parameters(ddp)
+    seen = []
+    for step in range(3):
+        sgd.zero_grad()
+        loss = ddp(batch(rank, step)).square().sum()
+        if step == 1 and rank == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(sgd)
+        scaler.update()
+        now = flat_parameters(ddp)
+        seen.append(not torch.equal(now, before))
+        before = now
+    return seen, before, scaler.get_scale()
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step_on_all_ranks():
+    results = run(2, scaled)
+    for moved, parameters, scale in results:
+        assert moved == [True, False, True]
+        assert torch.equal(parameters, results[0][1])
+        assert torch.isfinite(parameters).all()
+        assert scale == 2.0
+
+
+def replaced(rank, world):
+    ddp = make_ddp()
+    hooks = []
+    for hook in ("allreduce", "int8", "none", "fp16"):
+        gradwire.attach(ddp, hook)
+        train(ddp, rank, 2)
+        hooks.append(ddp._get_ddp_logging_data()["comm_hook"])
+    return hooks, flat_parameters(ddp)
+
+
+def test_another_hook_takes_the_place_of_the_one_before():
+    one, two = run(2, replaced)
+    assert torch.equal(one[1], two[1])
+    assert one[0] == [f"gradwire {hook}" for hook in ("allreduce", "int8", "none", "fp16")]
+
+
+def state_dict(rank, world):
+    ddp = make_ddp()
+    before = list(ddp.state_dict())
+    gradwire.attach(ddp, "int8")
+    train(ddp, rank, 2)
+    return before == list(ddp.state_dict())
+
+
+def test_state_dict_is_untouched():
+    assert run(2, state_dict) == [True, True]
+
+
+def measured(rank, world, hook):
+    ddp = make_ddp(net((64, 256, 256, 4)), bucket_cap_mb=0.1)
+    gradwire.attach(ddp, hook)
+    sgd = torch.optim.SGD(ddp.parameters(), 0.01)
+    for step in range(4):
+        sgd.zero_grad()
+        ddp(batch(rank, step, width=64)).square().sum().backward()
+        sgd.step()
+    return gradwire.stats(ddp)
+
+
+@pytest.mark.parametrize("hook", ["allreduce", "fp16", "int8", "int4"])
+def test_stats(hook):
+    ratio = {"allreduce": 1, "fp16": 2, "int8": 3.9, "int4": 7.8}[hook]
+    for rank, stats in enumerate(run(2, measured, hook)):
+        parameters = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 4 + 4
+        assert stats["hook"] == hook
+        assert (stats["rank"], stats["world"]) == (rank, 2)
+        assert stats["parameters"] == parameters
+        assert sum(stats["bucket_bytes"]) == 4 * parameters
+        assert len(stats["bucket_bytes"]) > 1 and stats["rebuilt"]
+        assert stats["steps"] == 4
+        # Of two ranks each sends all of its elements.
+        assert stats["plain_bytes"] == pytest.approx(4 * parameters, rel=1e-3)
+        sent = sum(sum(bucket.values()) for bucket in stats["bucket_sent"])
+        assert sent == sum(stats["sent_last_step"].values())
+        assert sum(stats["sent"].values()) == pytest.approx(4 * sent, rel=0.01)
+        assert stats["ratio"] == pytest.approx(ratio, rel=0.03)
+        if hook != "allreduce":
+            assert stats["last"]["communication_ms"] >= stats["last"]["exposed_ms"] > 0
+            assert stats["mean"]["communication_ms"] > 0
