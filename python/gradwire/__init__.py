@@ -18,13 +18,13 @@ _versions.check_torch()
 from ._attach import (  # noqa: E402
     attach,
     hook_state_dict,
+    hooks,
     load_hook_state,
     load_hook_state_dict,
     save_hook_state,
     stats,
 )
 from ._collectives import compressed_all_reduce  # noqa: E402
-from ._native import hooks  # noqa: E402
 
 __all__ = [
     "__version__",

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from . import _native
 from ._groups import native_group
 from ._native import Attachment, check_hook_spec
 
@@ -77,6 +78,17 @@ def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
         (name.replace("_orig_mod.", ""), parameter)
         for name, parameter in ddp.module.named_parameters()
     ]
+
+
+def hooks() -> list[dict[str, Any]]:
+    """What :func:`attach` can name: every hook's name, summary and options.
+
+    Example::
+
+        >>> [hook["name"] for hook in gradwire.hooks()]
+        ['allreduce', 'fp16', 'bf16', ...]
+    """
+    return _native.hooks()
 
 
 def attach(

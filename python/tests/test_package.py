@@ -58,4 +58,4 @@ def test_the_example_trains_under_torchrun():
     line = re.search(r"hook int8, 60 steps, .* ([\d.]+) times less .* ([\d.]+)$", done.stdout)
     assert line, done.stdout
     assert float(line[1]) > 3.7
-    assert float(line[2]) > 0.7
+    assert float(line[2]) > 0.5
