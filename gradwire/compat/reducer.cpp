@@ -39,8 +39,8 @@ at::Tensor empty_rows(const at::Tensor& parameter) {
 
 // Reads what the Reducer keeps to itself and its Logger.
 struct Counters : c10d::Reducer {
-  static std::int64_t backwards(const c10d::Reducer& reducer) {
-    return reducer.*(&Counters::num_bwd_calls_);
+  static std::int64_t iterations(const c10d::Reducer& reducer) {
+    return reducer.*(&Counters::num_iterations_);
   }
 };
 
@@ -95,8 +95,8 @@ ReducerPair make_reducer(
   return pair;
 }
 
-std::int64_t backwards(const c10d::Reducer& reducer) {
-  return Counters::backwards(reducer);
+std::int64_t synced_forwards(const c10d::Reducer& reducer) {
+  return Counters::iterations(reducer);
 }
 
 std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer) {

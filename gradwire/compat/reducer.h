@@ -35,8 +35,8 @@ ReducerPair make_reducer(
 // so before the same forward.
 void reset(c10d::Reducer& reducer);
 
-// How many forwards have prepared a backward that averages.
-std::int64_t backwards(const c10d::Reducer& reducer);
+// How many forwards were to be followed by a backward that averages.
+std::int64_t synced_forwards(const c10d::Reducer& reducer);
 
 // Buckets as a rank without input would have them, in the order of reduction:
 // zeros, and sparse tensors without elements where gradients are sparse.

@@ -49,6 +49,18 @@ Parameters reduced_parameters(const ForeignDdp& ddp) {
   return result;
 }
 
+Fact group_fact(const Attachment::ProcessGroupPtr& hook_group) {
+  return {"process group", hook_group ? "one of its own" : "the DDP's"};
+}
+
+// With connections that no other hook shares.
+Group connect(const Attachment::ProcessGroupPtr& hook_group) {
+  if (!hook_group) {
+    return {};
+  }
+  return adopt(hook_group, "attach", [] { return std::vector<Fact>{}; });
+}
+
 void check(const std::string& refusal) {
   if (!refusal.empty()) {
     fail("ddp", refusal);
@@ -67,8 +79,9 @@ struct Attachment::Impl : std::enable_shared_from_this<Attachment::Impl> {
   bool rebuilt = false;
   // The last backward is not in the meter yet.
   bool counts = false;
-  // Of the Reducer, when the hook of now was installed.
-  std::int64_t backwards_before = 0;
+  // Steps that the Reducer averaged by itself, and its count when it began to.
+  std::int64_t plain_steps = 0;
+  std::int64_t counted = 0;
 
   std::vector<Fact> inspect(
       const ForeignDdp& ddp, const HookChoice& hook, Parameters& parameters) {
@@ -84,13 +97,13 @@ struct Attachment::Impl : std::enable_shared_from_this<Attachment::Impl> {
 
   void install(const HookChoice& hook, const Group& hook_group) {
     end_step();
+    count_plain_steps();
     try {
       slot->install(hook, hook_group ? hook_group : group);
     } catch (const c10::Error& error) {
       fail("ddp", error.what_without_backtrace());
     }
     meter->follow(hook_group);
-    backwards_before = compat::backwards(*reducer);
     if (auto* adapter = slot->adapter()) {
       adapter->begin_by_itself([weak = weak_from_this()] {
         if (const auto alive = weak.lock()) {
@@ -98,6 +111,14 @@ struct Attachment::Impl : std::enable_shared_from_this<Attachment::Impl> {
         }
       });
     }
+  }
+
+  void count_plain_steps() {
+    const auto now = compat::synced_forwards(*reducer);
+    if (slot->adapter() == nullptr) {
+      plain_steps += now - counted;
+    }
+    counted = now;
   }
 
   // Runs inside of the Reducer.
@@ -148,21 +169,24 @@ struct Attachment::Impl : std::enable_shared_from_this<Attachment::Impl> {
 Attachment::Attachment(
     ForeignDdp ddp,
     const HookChoice& hook,
-    const Group& hook_group,
+    const ProcessGroupPtr& hook_group,
     const std::string& refusal)
     : impl_(std::make_shared<Impl>()) {
   Parameters parameters;
   impl_->reducer = ddp.reducer;
   impl_->group = adopt(ddp.process_group, "attach", [&] {
     check(refusal);
-    return impl_->inspect(ddp, hook, parameters);
+    auto facts = impl_->inspect(ddp, hook, parameters);
+    facts.push_back(group_fact(hook_group));
+    return facts;
   });
   const Group& group = impl_->group;
   impl_->to_rebuild = ddp.reducer->should_rebuild_buckets();
+  impl_->counted = compat::synced_forwards(*ddp.reducer);
   impl_->slot =
       std::make_unique<HookSlot>(ddp.reducer, parameters, group, group);
   impl_->meter = std::make_unique<StepMeter>(group);
-  impl_->install(hook, hook_group);
+  impl_->install(hook, connect(hook_group));
 }
 
 Attachment::~Attachment() {
@@ -171,19 +195,19 @@ Attachment::~Attachment() {
 
 void Attachment::set_hook(
     const HookChoice& hook,
-    const Group& hook_group,
+    const ProcessGroupPtr& hook_group,
     const std::string& refusal) {
   Impl& impl = *impl_;
   impl.slot->check_group();
   agree_checked(impl.group, "attach", [&] {
     check(refusal);
     impl.check_between_iterations("attach");
-    return std::vector<Fact>{{"hook", hook.text()}};
+    return std::vector<Fact>{{"hook", hook.text()}, group_fact(hook_group)};
   });
   if (impl.slot->failed()) {
     impl.slot->settle();
   }
-  impl.install(hook, hook_group);
+  impl.install(hook, connect(hook_group));
 }
 
 const std::string& Attachment::hook() const {
@@ -194,17 +218,20 @@ Stats Attachment::stats() const {
   Impl& impl = *impl_;
   impl.end_step();
   Stats stats;
-  const bool has_hook = impl.slot->adapter() != nullptr;
-  const auto plain_steps =
-      compat::backwards(*impl.reducer) - impl.backwards_before;
-  impl.slot->report(stats, plain_steps > 0);
+  impl.count_plain_steps();
+  const bool plain = impl.plain_steps > 0;
+  impl.slot->report(stats, plain);
   impl.meter->report(stats);
-  if (!has_hook) {
+  if (plain) {
     // On Torch's own connections, which nobody meters.
-    stats.steps = plain_steps;
-    stats.sent_last_step = {.payload = plain_steps > 0 ? stats.plain_bytes : 0};
-    stats.sent = {.payload = plain_steps * stats.plain_bytes};
-    stats.sent_by_hook = {{stats.hook, plain_steps, stats.sent}};
+    const Bytes sent{.payload = impl.plain_steps * stats.plain_bytes};
+    stats.sent_by_hook.insert(
+        stats.sent_by_hook.begin(), {"none", impl.plain_steps, sent});
+    stats.steps += impl.plain_steps;
+    stats.sent = stats.sent + sent;
+  }
+  if (plain && impl.slot->adapter() == nullptr) {
+    stats.sent_last_step = {.payload = stats.plain_bytes};
   }
   stats.rebuilt = impl.rebuilt ||
                   (impl.to_rebuild && !impl.reducer->should_rebuild_buckets());

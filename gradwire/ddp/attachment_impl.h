@@ -30,20 +30,23 @@ struct ForeignDdp {
 // collective. Not thread safe: one thread trains.
 class Attachment {
  public:
-  // `refusal`: why this DDP cannot have a hook, empty when it can. It becomes
-  // an Error on every rank.
+  using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+  // `hook_group`: where the hook communicates, null: among the DDP's ranks.
+  // `refusal`: why this rank cannot attach, empty when it can. It becomes an
+  // Error on every rank.
   Attachment(
       ForeignDdp ddp,
       const HookChoice& hook,
-      const Group& hook_group,
+      const ProcessGroupPtr& hook_group,
       const std::string& refusal);
   ~Attachment();
   Attachment(const Attachment&) = delete;
 
-  // Between two iterations. An empty group: the DDP's own ranks.
+  // Between two iterations.
   void set_hook(
       const HookChoice& hook,
-      const Group& hook_group,
+      const ProcessGroupPtr& hook_group,
       const std::string& refusal);
   const std::string& hook() const;
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from . import _native
-from ._groups import native_group
+from ._groups import checked_group
 from ._native import Attachment, check_hook_spec
 
 _attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = (
@@ -47,8 +47,27 @@ def _attachment(ddp: Any) -> Attachment:
     return attachment
 
 
+def _outside_of_join(ddp: DistributedDataParallel, call: str) -> None:
+    # Ranks that have run out of input could not take part.
+    if ddp._join_config.enable:
+        raise ValueError(f"{call} was called inside of join(), expected it outside")
+
+
+def _collective(ddp: Any, call: str) -> Attachment:
+    attachment = _attachment(ddp)
+    _outside_of_join(_checked_ddp(ddp), call)
+    return attachment
+
+
 def _refusal(ddp: DistributedDataParallel) -> str:
     """Why this DDP cannot have a hook of gradwire's, or nothing."""
+    if ddp.skip_all_reduce_unused_params:
+        return (
+            "attach refuses skip_all_reduce_unused_params, under which a hook does not "
+            "see all buckets"
+        )
+    if ddp._delay_all_reduce_all_params:
+        return "attach refuses a DDP whose parameters are all delayed: it has no buckets"
     if ddp.mixed_precision is not None:
         return (
             "attach refuses a DDP with mixed_precision, which has registered a hook of "
@@ -91,6 +110,37 @@ def hooks() -> list[dict[str, Any]]:
     return _native.hooks()
 
 
+def _wrong_argument(hook: Any, process_group: Any) -> Exception | None:
+    """What is wrong with the arguments of this rank, for all ranks to be told."""
+    if not isinstance(hook, str):
+        return TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
+    try:
+        checked_group(process_group)
+    except (TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def _attach(
+    ddp: DistributedDataParallel,
+    hook: str,
+    process_group: dist.ProcessGroup | None,
+    refusal: str,
+) -> None:
+    attachment = _attached.get(ddp)
+    if attachment is not None:
+        attachment.set_hook(hook, process_group, refusal)
+        return
+    _attached[ddp] = Attachment(
+        getattr(ddp, "reducer", None),
+        ddp.process_group,
+        _parameters(ddp),
+        hook,
+        process_group,
+        refusal,
+    )
+
+
 def attach(
     ddp: DistributedDataParallel,
     hook: str = "int8",
@@ -113,22 +163,20 @@ def attach(
         >>> gradwire.attach(ddp, "int8")
     """
     ddp = _checked_ddp(ddp)
-    if not isinstance(hook, str):
-        raise TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
-    group = None if process_group is None else native_group(process_group)
-    attachment = _attached.get(ddp)
-    if attachment is None:
-        attachment = Attachment(
-            ddp.reducer,
-            ddp.process_group,
-            _parameters(ddp),
-            hook,
-            group,
-            _refusal(ddp),
-        )
-        _attached[ddp] = attachment
-    else:
-        attachment.set_hook(hook, group, _refusal(ddp))
+    _outside_of_join(ddp, "attach")
+    wrong = _wrong_argument(hook, process_group)
+    if wrong is not None:
+        hook, process_group = "none", None
+    if process_group is ddp.process_group:
+        process_group = None
+    refusal = str(wrong) if wrong is not None else _refusal(ddp)
+    try:
+        _attach(ddp, hook, process_group, refusal)
+    except ValueError:
+        # The others know; here it is what it was.
+        if wrong is not None:
+            raise wrong from None
+        raise
     ddp.logger._set_comm_hook_name(f"gradwire {check_hook_spec(hook)}")
 
 
@@ -158,7 +206,7 @@ def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> 
 
         >>> gradwire.save_hook_state(ddp, "checkpoint/hook")
     """
-    _attachment(ddp).save_hook_state(os.fspath(folder))
+    _collective(ddp, "save_hook_state").save_hook_state(os.fspath(folder))
 
 
 def load_hook_state(
@@ -174,7 +222,7 @@ def load_hook_state(
         >>> gradwire.attach(ddp, "int8")
         >>> gradwire.load_hook_state(ddp, "checkpoint/hook")
     """
-    _attachment(ddp).load_hook_state(os.fspath(folder), strict)
+    _collective(ddp, "load_hook_state").load_hook_state(os.fspath(folder), strict)
 
 
 def hook_state_dict(ddp: DistributedDataParallel) -> dict[str, Any]:
@@ -187,7 +235,7 @@ def hook_state_dict(ddp: DistributedDataParallel) -> dict[str, Any]:
 
         >>> torch.save(gradwire.hook_state_dict(ddp), f"hook{rank}.pt")
     """
-    return _attachment(ddp).hook_state_dict()
+    return _collective(ddp, "hook_state_dict").hook_state_dict()
 
 
 def load_hook_state_dict(ddp: DistributedDataParallel, state: dict[str, Any]) -> None:
@@ -197,4 +245,6 @@ def load_hook_state_dict(ddp: DistributedDataParallel, state: dict[str, Any]) ->
 
         >>> gradwire.load_hook_state_dict(ddp, torch.load(f"hook{rank}.pt"))
     """
-    _attachment(ddp).load_hook_state_dict(state)
+    # What is no dictionary lacks everything, which all ranks are told.
+    checked = state if isinstance(state, dict) else {}
+    _collective(ddp, "load_hook_state_dict").load_hook_state_dict(checked)

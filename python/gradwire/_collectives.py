@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 import torch.distributed as dist
 
@@ -40,8 +42,6 @@ def compressed_all_reduce(
 
 def wait(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
     """The future's value; Ctrl-C is heard while waiting."""
-    import threading
-
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     while not done.wait(0.05):

@@ -12,8 +12,9 @@ def start(
 ) -> torch.futures.Future[torch.Tensor]:
     """A future for what ``call`` passes to the callback it is given.
 
-    The future behaves as DDP wants it of a hook: its value is a Python object,
-    and an error is one for DDP's own waiting too.
+    The future behaves as DDP wants it of a hook: its value is a Python object, and
+    an error is one for DDP's own waiting too. What ``call`` raises becomes the
+    future's error: thrown into DDP's face it would leave the Reducer unusable.
     """
     native: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
@@ -23,5 +24,8 @@ def start(
         else:
             native.set_result(result)
 
-    call(done)
+    try:
+        call(done)
+    except Exception as error:
+        native.set_exception(error)
     return native.then(lambda future: future.value())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 
 import torch.distributed as dist
@@ -11,6 +12,10 @@ from ._native import Group
 _adopted: weakref.WeakKeyDictionary[dist.ProcessGroup, Group] = (
     weakref.WeakKeyDictionary()
 )
+
+
+# While Python is whole: threads of groups may still have something to tell.
+atexit.register(_adopted.clear)
 
 
 def checked_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

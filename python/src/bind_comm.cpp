@@ -56,6 +56,9 @@ void call_when_done(const Future& future, py::function done) {
         delete function;
       });
   future.on_done([call](const Future& result) {
+    if (Py_IsFinalizing() != 0) {
+      return;  // nobody is left to be told
+    }
     const auto error = result.error();
     const py::gil_scoped_acquire acquire;
     try {
@@ -82,8 +85,6 @@ void bind_comm(py::module_& m) {
             });
           },
           py::arg("process_group"))
-      .def_property_readonly("rank", &Group::rank)
-      .def_property_readonly("size", &Group::size)
       .def(
           "compressed_all_reduce",
           [](const std::shared_ptr<Group>& group,

@@ -10,10 +10,7 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<Attachment>;
 using GroupPtr = std::shared_ptr<Group>;
-
-Group value_or_empty(const GroupPtr& group) {
-  return group ? *group : Group();
-}
+using ProcessGroupPtr = Attachment::ProcessGroupPtr;
 
 ForeignDdp foreign_ddp(
     std::shared_ptr<c10d::Reducer> reducer,
@@ -160,12 +157,13 @@ void bind_attachment(py::module_& m) {
                       const std::vector<std::pair<std::string, at::Tensor>>&
                           parameters,
                       const std::string& hook,
-                      const GroupPtr& hook_group,
+                      const std::optional<ProcessGroupPtr>& hook_group,
                       const std::string& refusal) {
             auto ddp = foreign_ddp(
                 std::move(reducer), std::move(process_group), parameters);
-            return interruptibly([=, group = value_or_empty(hook_group)] {
-              return make_native<Attachment>(ddp, hook, group, refusal);
+            return interruptibly([=] {
+              return make_native<Attachment>(
+                  ddp, hook, hook_group.value_or(nullptr), refusal);
             });
           }),
           py::arg("reducer"),
@@ -178,18 +176,25 @@ void bind_attachment(py::module_& m) {
           "set_hook",
           [](const AttachmentPtr& self,
              const std::string& hook,
-             const GroupPtr& hook_group,
+             const std::optional<ProcessGroupPtr>& hook_group,
              const std::string& refusal) {
-            interruptibly([=, group = value_or_empty(hook_group)] {
-              self->set_hook(hook, group, refusal);
+            interruptibly([=] {
+              self->set_hook(hook, hook_group.value_or(nullptr), refusal);
             });
           },
           py::arg("hook"),
           py::arg("hook_group"),
           py::arg("refusal"))
-      .def_property_readonly("hook", &Attachment::hook)
       .def(
-          "stats", [](const Attachment& self) { return to_dict(self.stats()); })
+          "stats",
+          [](const Attachment& self) {
+            Stats stats;
+            {
+              const py::gil_scoped_release release;
+              stats = self.stats();
+            }
+            return to_dict(stats);
+          })
       .def(
           "save_hook_state",
           [](const AttachmentPtr& self, const std::string& folder) {
@@ -253,14 +258,19 @@ void bind_bucket_hook(py::module_& m) {
           "state",
           [](const BucketHook& self) {
             HookState state;
-            self.hook().save(state);
+            {
+              const py::gil_scoped_release release;
+              self.hook().save(state);
+            }
             return to_dict(state);
           })
       .def(
           "load_state",
           [](const BucketHook& self, const py::dict& state) {
             try {
-              self.hook().load(to_state(state));
+              const HookState loaded = to_state(state);
+              const py::gil_scoped_release release;
+              self.hook().load(loaded);
             } catch (const Refusal& e) {
               fail("ddp", e.what());
             }

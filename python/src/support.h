@@ -4,8 +4,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "gradwire/comm/future.h"

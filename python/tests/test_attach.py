@@ -12,7 +12,7 @@ from models import (
     net,
     train,
 )
-from ranks import run
+from ranks import error_of, run
 
 import gradwire
 
@@ -120,13 +120,28 @@ def uneven(rank, world):
     ddp = make_ddp()
     gradwire.attach(ddp, "int8")
     with ddp.join():
+        error = error_of(gradwire.attach, ddp, "fp16")
         train(ddp, rank, 2 + 2 * rank)
-    return flat_parameters(ddp)
+    return flat_parameters(ddp), error
 
 
 def test_join():
     one, two = run(2, uneven)
-    assert torch.equal(one, two)
+    assert torch.equal(one[0], two[0])
+    assert one[1] == two[1] == (
+        "ValueError",
+        "attach was called inside of join(), expected it outside",
+    )
+    # Ranks without input add zeros and are divided by.
+    alone = net()
+    sgd = torch.optim.SGD(alone.parameters(), 0.05, momentum=0.9)
+    for step in range(4):
+        sgd.zero_grad()
+        for rank in range(2):
+            if step < 2 + 2 * rank:
+                (alone(batch(rank, step)).square().sum() / 2).backward()
+        sgd.step()
+    torch.testing.assert_close(one[0], flat_parameters(alone), rtol=1e-2, atol=1e-2)
 
 
 def several(rank, world):
@@ -237,13 +252,15 @@ def replaced(rank, world):
     for hook in ("allreduce", "int8", "none", "fp16"):
         gradwire.attach(ddp, hook)
         train(ddp, rank, 2)
+        with ddp.no_sync():
+            train(ddp, rank, 1)  # no step of the hook
         hooks.append(ddp._get_ddp_logging_data()["comm_hook"])
-    return hooks, flat_parameters(ddp)
+    return hooks, gradwire.stats(ddp)["steps"]
 
 
 def test_another_hook_takes_the_place_of_the_one_before():
     one, two = run(2, replaced)
-    assert torch.equal(one[1], two[1])
+    assert one[1] == two[1] == 8
     assert one[0] == [f"gradwire {hook}" for hook in ("allreduce", "int8", "none", "fp16")]
 
 

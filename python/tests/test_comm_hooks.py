@@ -241,9 +241,12 @@ def test_power_sgd_by_function(name):
 
 
 def test_power_sgd_goes_on_after_pickling():
+    (straight, *_), _ = run(2, power, "powersgd", False)
     one, two = run(2, power, "powersgd", True)
     assert torch.equal(one[0], two[0])
     assert one[1] == 7
+    # The optimizer's momentum is lost in both.
+    torch.testing.assert_close(one[0], straight, rtol=1e-4, atol=1e-5)
 
 
 def test_arguments_of_power_sgd_state():

@@ -153,6 +153,30 @@ def test_a_refusal_on_one_rank_is_an_error_on_all():
         assert kind == "ValueError" and "a Reducer takes one hook for life" in text
 
 
+def outside_of_the_group(rank, world):
+    pair = dist.new_group([0, 1])
+    ddp = make_ddp()
+    errors = [
+        error_of(gradwire.attach, ddp, "int8", process_group=pair),
+        error_of(gradwire.attach, ddp, "int8" if rank else 8),
+        error_of(
+            gradwire.attach, ddp, "int8", process_group=[pair, None, None][rank]
+        ),
+    ]
+    gradwire.attach(ddp, "int8")  # nothing is lost
+    train(ddp, rank, 1)
+    return errors
+
+
+def test_wrong_arguments_on_one_rank_are_errors_on_all():
+    for rank, errors in enumerate(run(3, outside_of_the_group)):
+        kinds, texts = zip(*errors)
+        assert "this rank is not a member of the process group" in texts[0]
+        assert "got a int as hook, expected a spec string" in texts[1]
+        assert kinds == ("ValueError", "ValueError" if rank else "TypeError", "ValueError")
+        assert "process group is 'one of its own' on rank 0 but 'the DDP's'" in texts[2]
+
+
 def sparse(rank, world):
     module = nn.Embedding(8, 2, sparse=True)
     ddp = DistributedDataParallel(module)

@@ -7,8 +7,8 @@ Change the import and leave the rest of a script as it is::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -33,26 +33,38 @@ __all__ = [
 ]
 
 
-class _Registration(partial):
+@dataclass(frozen=True)
+class _Registration:
     """A member's value, called with ``model`` and ``state`` as PyTorch's are."""
 
+    name: str
+    options: str = ""
 
-def _register(
-    name: str, options: str, model: DistributedDataParallel, state: Any = None
-) -> None:
-    if isinstance(state, PowerSGDState):
-        if not name.endswith("powersgd"):
+    def __call__(self, model: DistributedDataParallel, state: Any = None) -> None:
+        if isinstance(state, PowerSGDState):
+            self._register_with(model, state)
+            return
+        if state is not None and not isinstance(state, dist.ProcessGroup):
             raise TypeError(
-                f"hook '{name}' got a PowerSGDState, expected a process group or None"
+                f"got a {type(state).__name__} as state, expected a process group, "
+                "a PowerSGDState or None"
             )
-        attach(model, state.spec(name), process_group=state.process_group)
-        return
-    if state is not None and not isinstance(state, dist.ProcessGroup):
-        raise TypeError(
-            f"got a {type(state).__name__} as state, expected a process group, "
-            "a PowerSGDState or None"
-        )
-    attach(model, name + options, process_group=state)
+        attach(model, self.name + self.options, process_group=state)
+
+    def _register_with(
+        self, model: DistributedDataParallel, state: PowerSGDState
+    ) -> None:
+        # The state is the user's to look at and to pickle, so that it must be what
+        # the hook works with.
+        if self.name == "powersgd":
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        elif self.name == "batched_powersgd":
+            model.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
+        else:
+            raise TypeError(
+                f"hook '{self.name}' got a PowerSGDState, expected a process group or "
+                "None"
+            )
 
 
 class DDPCommHookType(Enum):
@@ -63,20 +75,16 @@ class DDPCommHookType(Enum):
         >>> DDPCommHookType.FP16_COMPRESS.value(model=ddp, state=None)
     """
 
-    ALLREDUCE = _Registration(_register, "allreduce", "")
-    FP16_COMPRESS = _Registration(_register, "fp16", "")
-    BF16_COMPRESS = _Registration(_register, "bf16", "")
-    QUANTIZE_PER_TENSOR = _Registration(
-        _register, "int8", ":block=tensor,ef=off,scheme=affine"
-    )
-    QUANTIZE_PER_CHANNEL = _Registration(
-        _register, "int8", ":block=512,ef=off,scheme=affine"
-    )
-    POWER_SGD = _Registration(_register, "powersgd", "")
-    POWER_SGD_RANK2 = _Registration(_register, "powersgd", ":rank=2")
-    BATCHED_POWER_SGD = _Registration(_register, "batched_powersgd", "")
-    BATCHED_POWER_SGD_RANK2 = _Registration(_register, "batched_powersgd", ":rank=2")
-    NOOP = _Registration(_register, "noop", "")
+    ALLREDUCE = _Registration("allreduce")
+    FP16_COMPRESS = _Registration("fp16")
+    BF16_COMPRESS = _Registration("bf16")
+    QUANTIZE_PER_TENSOR = _Registration("int8", ":block=tensor,ef=off,scheme=affine")
+    QUANTIZE_PER_CHANNEL = _Registration("int8", ":block=512,ef=off,scheme=affine")
+    POWER_SGD = _Registration("powersgd")
+    POWER_SGD_RANK2 = _Registration("powersgd", ":rank=2")
+    BATCHED_POWER_SGD = _Registration("batched_powersgd")
+    BATCHED_POWER_SGD_RANK2 = _Registration("batched_powersgd", ":rank=2")
+    NOOP = _Registration("noop")
 
 
 def register_ddp_comm_hook(
@@ -87,7 +95,8 @@ def register_ddp_comm_hook(
     """Attach the native hook of that name to ``model``.
 
     ``state`` is a process group, a :class:`PowerSGDState` for the PowerSGD hooks, or
-    None. Collective.
+    None. With a PowerSGDState it is registered as a function, so that the state is
+    what the hook works with. Collective.
 
     Example::
 

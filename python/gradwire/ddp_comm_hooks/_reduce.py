@@ -13,8 +13,9 @@ def average(
     process_group: dist.ProcessGroup | None, bucket: dist.GradBucket, codec: str
 ) -> torch.futures.Future[torch.Tensor]:
     """The bucket's average over the group with messages encoded by ``codec``."""
-    native = native_group(process_group)
     buffer = bucket.buffer()
     return _futures.start(
-        lambda done: native.compressed_all_reduce(buffer, codec, True, done)
+        lambda done: native_group(process_group).compressed_all_reduce(
+            buffer, codec, True, done
+        )
     )

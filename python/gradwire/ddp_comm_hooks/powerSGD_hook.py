@@ -64,6 +64,7 @@ class PowerSGDState:
         self.process_group = (
             None if process_group is None else checked_group(process_group)
         )
+        self._iter = 0
         self._name: str | None = None
         self._hook: BucketHook | None = None
         self._remembered: dict[str, Any] | None = None
@@ -95,7 +96,7 @@ class PowerSGDState:
             if option == "batch" and name == "batched_powersgd":
                 continue
             value = self._given[argument]
-            if isinstance(value, bool):
+            if option in ("ef", "warm_start", "batch"):
                 value = "on" if value else "off"
             elif isinstance(value, float) and value.is_integer():
                 value = int(value)
@@ -106,18 +107,22 @@ class PowerSGDState:
         self, name: str, bucket: dist.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
         """The bucket's average by hook ``name``; the first call connects."""
+        if bucket.is_last():
+            self._iter += 1
+        return _futures.start(lambda done: self._connected(name).reduce(bucket, done))
+
+    def _connected(self, name: str) -> BucketHook:
         if self._hook is None:
-            self._hook = BucketHook(native_group(self.process_group), self.spec(name))
-            self._name = name
+            hook = BucketHook(native_group(self.process_group), self.spec(name))
             if self._remembered is not None:
-                self._hook.load_state(self._remembered)
+                hook.load_state(self._remembered)
+            self._hook, self._name = hook, name
         elif self._name != name:
             raise ValueError(
                 f"this PowerSGDState serves hook '{self._name}', got '{name}': "
                 "make another one"
             )
-        hook = self._hook
-        return _futures.start(lambda done: hook.reduce(bucket, done))
+        return self._hook
 
     def _state(self) -> dict[str, Any]:
         if self._hook is not None:
@@ -130,8 +135,8 @@ class PowerSGDState:
 
     @property
     def iter(self) -> int:
-        """Steps so far."""
-        return self._state()["numbers"]["step"]
+        """Steps so far, the one under way counted from its last bucket on."""
+        return self._iter
 
     def compression_stats(self) -> tuple[float, int, int]:
         """Rate, elements before and elements after compression, of the last step."""
@@ -146,6 +151,7 @@ class PowerSGDState:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self._given = saved["given"]
         self._remembered = saved["state"]
+        self._iter = self._remembered["numbers"]["step"]
         self._name = None
         self._hook = None
         self.process_group = dist.group.WORLD if dist.is_initialized() else None
