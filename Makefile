@@ -30,10 +30,11 @@ test: configure
 	GRADWIRE_BUILD=$(abspath $(BUILD)) OMP_NUM_THREADS=1 \
 	  .venv/bin/python -m pytest -q python/tests
 
-# The package, into .venv.
+# The package, into .venv. With the compiler's name as CMake knows it, so that
+# the cache has the library already.
 python:
 	@tools/setup python
-	.venv/bin/pip install --quiet --disable-pip-version-check \
+	CXX=$${CXX:-c++} .venv/bin/pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps ./python
 
 bench: configure
