@@ -3,13 +3,10 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
-#include <mutex>
-#include <optional>
 #include <unordered_map>
 
 #include "gradwire/base/error.h"
+#include "gradwire/ddp/bucket_report.h"
 
 namespace gradwire {
 namespace {
@@ -20,174 +17,12 @@ Future::Raw make_raw() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
 }
 
-bool is_comm_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CommError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-// The same kind of error with the place added.
-std::exception_ptr add_place(
-    const std::exception_ptr& error, const std::string& place) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const CommError& e) {
-    return std::make_exception_ptr(CommError(e.what() + place));
-  } catch (const Error& e) {
-    return std::make_exception_ptr(Error(e.what() + place));
-  } catch (const c10::Error& e) {
-    return std::make_exception_ptr(
-        Error(concat("[gradwire.hook] ", e.what_without_backtrace(), place)));
-  } catch (const std::exception& e) {
-    return std::make_exception_ptr(
-        Error(concat("[gradwire.hook] ", e.what(), place)));
-  } catch (...) {
-    return std::make_exception_ptr(
-        Error("[gradwire.hook] the hook threw something unknown" + place));
-  }
-}
-
-// What is needed when a bucket's future completes. It outlives the adapter if
-// need be and must not own the hook: the thread that completes a collective
-// must not be the one that takes its group apart.
-struct Report {
-  struct Shared {
-    std::string text;
-    int rank = 0;
-    std::unique_ptr<RollCall> roll_call;
-    // Of what follows.
-    std::mutex mutex;
-    // Who is missing after a collective has failed; nothing while it is being
-    // found out.
-    std::optional<std::string> missing;
-    // Buckets that wait for it.
-    std::vector<std::function<void()>> waiting;
-    // The first bucket of this backward that could not be reduced.
-    std::atomic<std::int64_t> failed_bucket = kNone;
-    std::atomic<bool> lost_group = false;
-    std::atomic<double> scale = 1;
-    // When the last result of this backward was there.
-    std::atomic<Clock::time_point> reduced{};
-  };
-  static constexpr std::int64_t kNone = -1;
-
-  std::shared_ptr<Shared> shared;
-  Future::Raw result;
-  std::size_t index = 0;
-  std::int64_t elems = -1;
-
-  void fail_with(const std::exception_ptr& error) const {
-    const bool lost = is_comm_error(error);
-    if (lost) {
-      shared->lost_group = true;
-    }
-    std::int64_t none = kNone;
-    const bool first = shared->failed_bucket.compare_exchange_strong(
-        none, static_cast<std::int64_t>(index));
-    if (!lost) {
-      if (first) {
-        shared->roll_call->answer();
-      }
-      set_error(error, "");
-      return;
-    }
-    set_error_later(error);
-  }
-
-  // When it is known who is missing. Not on this thread: its connections must
-  // be dropped now for others to notice.
-  void set_error_later(const std::exception_ptr& error) const {
-    const std::lock_guard lock(shared->mutex);
-    if (shared->missing) {
-      set_error(error, *shared->missing);
-      return;
-    }
-    shared->waiting.push_back(
-        [*this, error] { set_error(error, *shared->missing); });
-    if (shared->waiting.size() > 1) {
-      return;
-    }
-    shared->roll_call->ask([shared = shared](const std::string& missing) {
-      std::vector<std::function<void()>> waiting;
-      {
-        const std::lock_guard lock(shared->mutex);
-        shared->missing = missing;
-        waiting.swap(shared->waiting);
-      }
-      for (const auto& tell : waiting) {
-        tell();
-      }
-    });
-  }
-
-  void set_error(
-      const std::exception_ptr& error, const std::string& missing) const {
-    result->setError(add_place(
-        error,
-        concat(
-            " (hook ",
-            shared->text,
-            ", rank ",
-            shared->rank,
-            ", bucket ",
-            index,
-            ")",
-            missing)));
-  }
-
-  void complete(const Future& done) const {
-    if (auto error = done.error()) {
-      fail_with(error);
-      return;
-    }
-    try {
-      const at::Tensor value = scaled(checked(done.wait()));
-      shared->reduced = Clock::now();
-      result->markCompleted(c10::IValue(value));
-    } catch (...) {
-      fail_with(std::current_exception());
-    }
-  }
-
-  at::Tensor scaled(const at::Tensor& value) const {
-    const double scale = shared->scale;
-    if (scale == 1) {
-      return value;
-    }
-    // Not in place: a hook may keep what it returns.
-    const at::NoGradGuard no_grad;
-    return value.mul(scale);
-  }
-
-  // The Reducer reads a dense result from the start of its storage in steps of
-  // one: what does not lie like that is copied.
-  at::Tensor checked(at::Tensor value) const {
-    if (elems < 0 && value.defined()) {
-      return value;
-    }
-    const bool dense = value.defined() && value.layout() == at::kStrided;
-    if (!dense || value.numel() != elems) {
-      fail(
-          "hook",
-          "the hook's result has ",
-          dense ? value.numel() : 0,
-          " elements, expected ",
-          elems);
-    }
-    value = value.contiguous().view({-1});
-    return value.storage_offset() == 0 ? value : value.clone();
-  }
-};
-
 }  // namespace
 
 struct HookAdapter::State {
   std::unordered_map<const void*, std::shared_ptr<const Parameter>> parameters;
-  std::shared_ptr<Report::Shared> shared = std::make_shared<Report::Shared>();
+  std::shared_ptr<BucketReport::Shared> shared =
+      std::make_shared<BucketReport::Shared>();
   std::shared_ptr<Hook> hook;
   std::size_t next_index = 0;
   std::size_t parameters_seen = 0;
@@ -210,7 +45,7 @@ struct HookAdapter::State {
     parameters_seen = 0;
     results.clear();
     ledgers.clear();
-    shared->failed_bucket = Report::kNone;
+    shared->failed_bucket = BucketReport::kNone;
   }
 
   // Begins a backward where nobody else does. Returns what is against it.
@@ -263,7 +98,7 @@ struct HookAdapter::State {
 
   Future reduce(Bucket& bucket) {
     // Ranks that left a collective out would pair up the next ones wrongly.
-    if (shared->failed_bucket != Report::kNone) {
+    if (shared->failed_bucket != BucketReport::kNone) {
       fail("hook", "not reduced, because an earlier bucket failed");
     }
     if (std::exchange(layout_changed, false)) {
@@ -284,7 +119,7 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
     const auto refusal = state_->begin_if_due(grad_bucket);
     state_->note_time();
-    Report report{state_->shared, make_raw(), state_->next_index};
+    BucketReport report{state_->shared, make_raw(), state_->next_index};
     state_->results.push_back(report.result);
     state_->ledgers.push_back(std::make_shared<ByteMeter>());
     const ByteScope scope(state_->ledgers.back());
@@ -378,7 +213,7 @@ std::optional<HookAdapter::Times> HookAdapter::times() const {
 
 std::optional<std::int64_t> HookAdapter::failed_bucket() const {
   const std::int64_t index = state_->shared->failed_bucket;
-  return index == Report::kNone ? std::nullopt : std::optional(index);
+  return index == BucketReport::kNone ? std::nullopt : std::optional(index);
 }
 
 bool HookAdapter::lost_group() const {

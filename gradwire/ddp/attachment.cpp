@@ -210,10 +210,6 @@ void Attachment::set_hook(
   impl.install(hook, connect(hook_group));
 }
 
-const std::string& Attachment::hook() const {
-  return impl_->slot->text();
-}
-
 Stats Attachment::stats() const {
   Impl& impl = *impl_;
   impl.end_step();

@@ -26,7 +26,7 @@ struct ForeignDdp {
   std::vector<Parameter> parameters;
 };
 
-// A hook on the Reducer of a ForeignDdp. All calls but hook() and stats() are
+// A hook on the Reducer of a ForeignDdp. All calls but stats() are
 // collective. Not thread safe: one thread trains.
 class Attachment {
  public:
@@ -48,7 +48,6 @@ class Attachment {
       const HookChoice& hook,
       const ProcessGroupPtr& hook_group,
       const std::string& refusal);
-  const std::string& hook() const;
 
   // Times: a backward is measured from its first bucket, and what is exposed
   // from its last one. Steps without a hook are counted, not timed.

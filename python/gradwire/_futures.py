@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Optional
 
 import torch
 
 
-def start(
-    call: Callable[[Callable[[torch.Tensor | None, str | None], None]], None],
-) -> torch.futures.Future[torch.Tensor]:
+Call = Callable[[Callable[[Optional[torch.Tensor], Optional[str]], None]], None]
+
+
+def start(call: Call) -> torch.futures.Future[torch.Tensor]:
     """A future for what ``call`` passes to the callback it is given.
 
     The future behaves as DDP wants it of a hook: its value is a Python object, and
-    an error is one for DDP's own waiting too. What ``call`` raises becomes the
-    future's error: thrown into DDP's face it would leave the Reducer unusable.
+    an error is one for DDP's own waiting too. What ``call`` raises is raised.
     """
     native: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
@@ -24,8 +24,24 @@ def start(
         else:
             native.set_result(result)
 
+    call(done)
+    return _for_ddp(native)
+
+
+def start_in_backward(call: Call) -> torch.futures.Future[torch.Tensor]:
+    """The same for hooks: what ``call`` raises becomes the future's error.
+
+    Thrown into DDP's face it would leave the Reducer unusable.
+    """
     try:
-        call(done)
+        return start(call)
     except Exception as error:
-        native.set_exception(error)
-    return native.then(lambda future: future.value())
+        failed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        failed.set_exception(error)
+        return _for_ddp(failed)
+
+
+def _for_ddp(
+    future: torch.futures.Future[torch.Tensor],
+) -> torch.futures.Future[torch.Tensor]:
+    return future.then(lambda done: done.value())

@@ -14,7 +14,7 @@ def average(
 ) -> torch.futures.Future[torch.Tensor]:
     """The bucket's average over the group with messages encoded by ``codec``."""
     buffer = bucket.buffer()
-    return _futures.start(
+    return _futures.start_in_backward(
         lambda done: native_group(process_group).compressed_all_reduce(
             buffer, codec, True, done
         )

@@ -109,7 +109,9 @@ class PowerSGDState:
         """The bucket's average by hook ``name``; the first call connects."""
         if bucket.is_last():
             self._iter += 1
-        return _futures.start(lambda done: self._connected(name).reduce(bucket, done))
+        return _futures.start_in_backward(
+            lambda done: self._connected(name).reduce(bucket, done)
+        )
 
     def _connected(self, name: str) -> BucketHook:
         if self._hook is None:
