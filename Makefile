@@ -7,7 +7,7 @@ SOURCES = $(shell git ls-files '*.cpp' '*.h')
 FORMAT := clang-format-14
 JOBS ?= $(shell nproc)
 
-.PHONY: all setup configure train test python bench fuzz format check-format clean
+.PHONY: all setup configure train test python check-install bench fuzz format check-format clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli gradwire_examples
@@ -36,6 +36,11 @@ python:
 	@tools/setup python
 	CXX=$${CXX:-c++} .venv/bin/pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps ./python
+
+# From nothing but torch to an environment without gradwire again.
+check-install:
+	@tools/setup python
+	tools/check_install
 
 bench: configure
 	cmake --build $(BUILD) -j $(JOBS) --target gradwire_cli

@@ -106,6 +106,10 @@ bool is_own_thread(const CompressedCalls& calls) {
   return calls.is_own_thread();
 }
 
+bool is_connected_for_compressed(const Group& group) {
+  return group.size() == 1 || group.impl().compressed != nullptr;
+}
+
 Future compressed_all_reduce(
     const Group& group,
     at::Tensor tensor,

@@ -34,6 +34,8 @@ struct GroupOptions {
 class CompressedCalls;
 // Whether the calling thread is one that works for these calls.
 bool is_own_thread(const CompressedCalls& calls);
+// Whether compressed_all_reduce returns at once, as all but the first call do.
+bool is_connected_for_compressed(const Group& group);
 
 struct Group::Impl {
   GroupOptions options;

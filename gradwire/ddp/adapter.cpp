@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/bucket_report.h"
@@ -29,6 +30,8 @@ struct HookAdapter::State {
   bool layout_changed = false;
   // The model is not known before its buckets come.
   bool learns = false;
+  // Parameters of this backward, where the model is not known.
+  std::unordered_set<const void*> seen;
   std::function<void()> on_begin;
   Clock::time_point first_bucket;
   Clock::time_point last_bucket;
@@ -45,12 +48,13 @@ struct HookAdapter::State {
     parameters_seen = 0;
     results.clear();
     ledgers.clear();
+    seen.clear();
     shared->failed_bucket = BucketReport::kNone;
   }
 
   // Begins a backward where nobody else does. Returns what is against it.
   std::exception_ptr begin_if_due(const c10d::GradBucket& bucket) {
-    if (learns && bucket.getIndex() == 0) {
+    if (seen.contains(bucket.getParameters().front().unsafeGetTensorImpl())) {
       begin();
     }
     if (!on_begin || in_backward()) {
@@ -75,6 +79,9 @@ struct HookAdapter::State {
 
   const std::shared_ptr<const Parameter>& find(const at::Tensor& tensor) {
     const void* key = tensor.unsafeGetTensorImpl();
+    if (learns) {
+      seen.insert(key);
+    }
     if (learns && !parameters.contains(key)) {
       const auto name = std::to_string(parameters.size());
       parameters.emplace(

@@ -38,7 +38,7 @@ class HookAdapter {
       int rank,
       std::unique_ptr<RollCall> roll_call);
   // For buckets of a model that is not known: parameters are called "0", "1"
-  // and so on as they come, and buckets say themselves which one they are.
+  // and so on as they come, and a backward begins with one that comes again.
   HookAdapter(int rank, std::unique_ptr<RollCall> roll_call);
   ~HookAdapter();
 

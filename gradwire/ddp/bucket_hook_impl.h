@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "gradwire/ddp/adapter.h"
@@ -15,8 +16,14 @@ namespace gradwire {
 // register_comm_hook must. One serves one DDP. Not thread safe.
 class BucketHook {
  public:
-  // Collective over `group`.
-  BucketHook(const Group& group, const std::string& spec);
+  // Goes on as the hook that had `state`, if there is one. `refusal`: why this
+  // rank has no state although it should, empty otherwise; it becomes an Error
+  // on every rank. Collective over `group`.
+  BucketHook(
+      const Group& group,
+      const std::string& spec,
+      const std::optional<HookState>& state,
+      const std::string& refusal);
 
   // With the same buckets in the same order on all ranks. The future holds a
   // tensor.

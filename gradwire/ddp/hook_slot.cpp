@@ -57,12 +57,20 @@ void HookSlot::check_group() const {
 }
 
 void HookSlot::settle() {
+  if (end_) {
+    std::rethrow_exception(end_);
+  }
   adapter_->wait_for_all();
   check_group();
-  agree(
-      parent_,
-      "going on after a failed backward",
-      {{"failed bucket", concat(*adapter_->failed_bucket())}});
+  try {
+    agree(
+        parent_,
+        "going on after a failed backward",
+        {{"failed bucket", concat(*adapter_->failed_bucket())}});
+  } catch (const Error&) {
+    end_ = std::current_exception();
+    throw;
+  }
 }
 
 void HookSlot::recover() {
@@ -111,6 +119,9 @@ SavedHook HookSlot::saved() const {
 }
 
 void HookSlot::restore(const SavedHook& saved) {
+  if (adapter_) {
+    check_numbers(adapter_->hook(), saved.state);
+  }
   restore_buckets(saved.layout);
   if (adapter_) {
     adapter_->hook().load(saved.state);

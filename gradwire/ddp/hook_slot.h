@@ -2,6 +2,7 @@
 
 // Private to gradwire: the hook of one Reducer and what belongs to it.
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -57,7 +58,8 @@ class HookSlot {
   // A backward whose hook failed leaves collectives under way. It can be
   // forgotten if it failed in the same place on every rank; otherwise some rank
   // has left out a collective that others wait for, and nothing that is sent
-  // from now on would find its partner. Collective.
+  // from now on would find its partner: then this throws Error, now and ever
+  // after. Collective.
   void settle();
   // The same for a Reducer that is in the middle of things.
   void recover();
@@ -89,6 +91,8 @@ class HookSlot {
   std::unique_ptr<HookAdapter> adapter_;
   std::string text_ = "none";
   bool is_local_ = false;
+  // Why no backward can follow the one that failed, if so.
+  std::exception_ptr end_;
 };
 
 }  // namespace gradwire

@@ -78,6 +78,27 @@ void check_layout(
   }
 }
 
+void check_residuals(
+    const std::string& where, const HookState& state, const HookOwner& owner) {
+  for (const auto& [name, residual] : state.residuals) {
+    const auto found = owner.parameters.find(name);
+    const bool flat = residual.layout() == at::kStrided && residual.dim() == 1;
+    if (found != owner.parameters.end() &&
+        (!flat || residual.numel() != found->second)) {
+      reject(
+          where,
+          concat(
+              "has a residual of shape ",
+              residual.sizes(),
+              " for parameter '",
+              name,
+              "', expected [",
+              found->second,
+              "]"));
+    }
+  }
+}
+
 void check_record(
     const std::string& where,
     const HookRecord& record,
@@ -98,6 +119,7 @@ void check_record(
   }
   check_model(where, record.owner, owner);
   check_layout(where, record.layout, owner.parameters.size());
+  check_residuals(where, record.state, owner);
 }
 
 HookRecord read_checked(
@@ -186,6 +208,16 @@ HookRecord make_record(
 }
 
 }  // namespace
+
+void check_numbers(Hook& hook, const HookState& state) {
+  HookState own;
+  hook.save(own);
+  for (const auto& [name, number] : own.numbers) {
+    if (!state.numbers.contains(name)) {
+      fail("ddp", "the hook state has no number '", name, "'");
+    }
+  }
+}
 
 void save_hook_state(
     const Group& group,

@@ -19,6 +19,10 @@ struct SavedHook {
   HookState state;
 };
 
+// Throws Error unless the state has the numbers that the hook would save. Not
+// collective, but ranks have agreed on them.
+void check_numbers(Hook& hook, const HookState& state);
+
 // Writes what `take` returns into this rank's file in the folder, which is made
 // if need be. Collective: when a rank cannot, every rank throws Error. A crash
 // or an error leaves every file whole, old or new, and load_hook_state refuses

@@ -15,6 +15,9 @@ from . import _native
 from ._groups import checked_group
 from ._native import Attachment, check_hook_spec
 
+# How DDP's log calls hooks of ours.
+_LOG_NAME = "gradwire "
+
 _attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = (
     weakref.WeakKeyDictionary()
 )
@@ -83,13 +86,20 @@ def _refusal(ddp: DistributedDataParallel) -> str:
             "attach refuses parameters with in-backward optimizers "
             "(_apply_optimizer_in_backward), which would step before the average is there"
         )
-    if ddp._comm_hooks:
-        name = getattr(ddp._comm_hooks[0][0], "__qualname__", "unknown")
+    name = _other_hook(ddp)
+    if name:
         return (
             f"attach refuses a DDP that has hook '{name}' registered: a Reducer takes "
             "one hook for life"
         )
     return ""
+
+
+def _other_hook(ddp: DistributedDataParallel) -> str:
+    # The log knows PyTorch's built-in hooks too, and belongs to this Reducer:
+    # _comm_hooks is copied along with a DDP, the hook itself is not.
+    name = ddp._get_ddp_logging_data().get("comm_hook", "")
+    return "" if name.startswith(_LOG_NAME) else name
 
 
 def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
@@ -177,7 +187,7 @@ def attach(
         if wrong is not None:
             raise wrong from None
         raise
-    ddp.logger._set_comm_hook_name(f"gradwire {check_hook_spec(hook)}")
+    ddp.logger._set_comm_hook_name(_LOG_NAME + check_hook_spec(hook))
 
 
 def stats(ddp: DistributedDataParallel) -> dict[str, Any]:

@@ -94,9 +94,12 @@ void bind_comm(py::module_& m) {
              py::function done) {
             const auto reduction =
                 average ? Reduction::kAverage : Reduction::kSum;
-            const Future result = interruptibly([=] {
+            const auto start = [=] {
               return compressed_all_reduce(*group, tensor, codec, reduction);
-            });
+            };
+            const Future result = is_connected_for_compressed(*group)
+                                      ? without_gil(start)
+                                      : interruptibly(start);
             call_when_done(result, std::move(done));
           },
           py::arg("tensor"),

@@ -188,12 +188,7 @@ void bind_attachment(py::module_& m) {
       .def(
           "stats",
           [](const Attachment& self) {
-            Stats stats;
-            {
-              const py::gil_scoped_release release;
-              stats = self.stats();
-            }
-            return to_dict(stats);
+            return to_dict(without_gil([&] { return self.stats(); }));
           })
       .def(
           "save_hook_state",
@@ -236,20 +231,30 @@ void bind_attachment(py::module_& m) {
 void bind_bucket_hook(py::module_& m) {
   py::class_<BucketHook, std::shared_ptr<BucketHook>>(m, "BucketHook")
       .def(
-          py::init([](const GroupPtr& group, const std::string& spec) {
-            return interruptibly(
-                [=] { return make_native<BucketHook>(*group, spec); });
+          py::init([](const GroupPtr& group,
+                      const std::string& spec,
+                      const std::optional<py::dict>& remembered) {
+            std::optional<HookState> state;
+            std::string refusal;
+            try {
+              if (remembered) {
+                state = to_state(*remembered);
+              }
+            } catch (const Refusal& e) {
+              refusal = e.what();
+            }
+            return interruptibly([=] {
+              return make_native<BucketHook>(*group, spec, state, refusal);
+            });
           }),
           py::arg("group"),
-          py::arg("spec"))
+          py::arg("spec"),
+          py::arg("remembered"))
       .def(
           "reduce",
           [](BucketHook& self, c10d::GradBucket& bucket, py::function done) {
-            Future result;
-            {
-              const py::gil_scoped_release release;
-              result = Future(self.reduce(bucket));
-            }
+            const Future result(
+                without_gil([&] { return self.reduce(bucket); }));
             call_when_done(result, std::move(done));
           },
           py::arg("bucket"),
@@ -258,24 +263,9 @@ void bind_bucket_hook(py::module_& m) {
           "state",
           [](const BucketHook& self) {
             HookState state;
-            {
-              const py::gil_scoped_release release;
-              self.hook().save(state);
-            }
+            without_gil([&] { self.hook().save(state); });
             return to_dict(state);
           })
-      .def(
-          "load_state",
-          [](const BucketHook& self, const py::dict& state) {
-            try {
-              const HookState loaded = to_state(state);
-              const py::gil_scoped_release release;
-              self.hook().load(loaded);
-            } catch (const Refusal& e) {
-              fail("ddp", e.what());
-            }
-          },
-          py::arg("state"))
       .def("report", [](const BucketHook& self) {
         return to_list(self.hook().report());
       });

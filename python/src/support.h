@@ -47,6 +47,13 @@ auto interruptibly(Work work) {
   return result.get();
 }
 
+// For what does not wait.
+template <class Work>
+auto without_gil(const Work& work) {
+  const py::gil_scoped_release release;
+  return work();
+}
+
 // Deletes without the GIL: what is deleted may wait for threads.
 struct DeleteWithoutGil {
   template <class T>

@@ -13,6 +13,7 @@ from models import (
     train,
 )
 from ranks import error_of, run
+from torch import nn
 
 import gradwire
 
@@ -82,6 +83,43 @@ def test_works_with_options_of_ddp(hook, name):
         assert torch.equal(one[step], two[step])
     exact = exact_gradient(2, 0)
     assert (one[0].double() - exact).abs().max() <= 2e-2 * exact.abs().max()
+
+
+class Branches(nn.Module):
+    """Every rank uses one branch of its own; nobody uses the last one."""
+
+    def __init__(self, branches):
+        super().__init__()
+        torch.manual_seed(1)
+        self.branches = nn.ModuleList(nn.Linear(40, 40) for _ in range(branches))
+
+    def forward(self, rank):
+        return self.branches[rank](torch.full((1, 40), 1.0 + rank)).sum()
+
+
+def branch_gradients(rank, world, hook):
+    ddp = make_ddp(Branches(world + 1), find_unused_parameters=True)
+    gradwire.attach(ddp, hook)
+    results = []
+    for _ in range(3):
+        ddp.zero_grad()
+        ddp(rank).backward()
+        results.append([p.grad for p in ddp.parameters()])
+    return results
+
+
+@pytest.mark.parametrize("hook", ["allreduce", "fp16", "int8", "powersgd:start=2,rank=1"])
+def test_unused_parameters(hook):
+    world = 2
+    for results in run(world, branch_gradients, hook):
+        for gradients in results:
+            assert gradients[2 * world] is None and gradients[2 * world + 1] is None
+            for branch in range(world):
+                # Of rank one, so that PowerSGD loses nothing of it.
+                weight = torch.full((40, 40), (1.0 + branch) / world)
+                torch.testing.assert_close(gradients[2 * branch], weight, rtol=1e-2, atol=0)
+                bias = torch.full((40,), 1.0 / world)
+                torch.testing.assert_close(gradients[2 * branch + 1], bias, rtol=1e-2, atol=0)
 
 
 def noop(rank, world):

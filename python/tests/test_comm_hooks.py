@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 import torch.distributed as dist
-from models import Task, batch, flat_gradient, make_ddp, net, train
+from models import Task, batch, exact_gradient, flat_gradient, make_ddp, net, train
 from quantized import most_lost, per_channel, per_tensor
 from ranks import error_of, run
 from torch.distributed.algorithms import ddp_comm_hooks as theirs
@@ -281,3 +281,38 @@ def two_ddps(rank, world):
 def test_functions_serve_several_ddps():
     one, two = run(2, two_ddps)
     assert torch.equal(one[0], two[0]) and torch.equal(one[1], two[1])
+
+
+def clipped(group, bucket):
+    average = default_hooks.fp16_compress_hook(group, bucket)
+    return average.then(lambda future: future.value().clamp_(-0.1, 0.1))
+
+
+def signs(group, bucket):
+    return gradwire.compressed_all_reduce(
+        bucket.buffer().sign(), "int8", group, average=True, async_op=True
+    )
+
+
+def with_hooks_of_their_own(rank, world):
+    gradients = []
+    for hook in (clipped, signs):
+        ddp = make_ddp()
+        ddp.register_comm_hook(None, hook)
+        ddp(batch(rank, 0)).square().sum().backward()
+        gradients.append(flat_gradient(ddp))
+    return gradients
+
+
+def test_functions_and_collectives_inside_of_other_hooks():
+    average = exact_gradient(2, 0)
+    local = []
+    for rank in range(2):
+        module = net()
+        module(batch(rank, 0)).square().sum().backward()
+        local.append(flat_gradient(module))
+    for clip, sign in run(2, with_hooks_of_their_own):
+        expected = average.clamp(-0.1, 0.1).float()
+        torch.testing.assert_close(clip, expected, rtol=1e-3, atol=1e-3)
+        expected = (local[0].sign() + local[1].sign()) / 2
+        torch.testing.assert_close(sign, expected, rtol=0, atol=0.02)

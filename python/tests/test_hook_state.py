@@ -49,6 +49,37 @@ def test_goes_on_with_the_same_bits(hook, as_dict, tmp_path):
         assert torch.equal(resumed[rank], expected[rank])
 
 
+def saved(rank, world, folder):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "int4")
+    train(ddp, rank, 4)
+    gradwire.save_hook_state(ddp, folder)
+    return gradwire.hook_state_dict(ddp)["residuals"]
+
+
+def loaded(rank, world, folder):
+    ddp = make_ddp()
+    gradwire.attach(ddp, "int4")
+    error = error_of(gradwire.load_hook_state, ddp, folder, strict=True)
+    gradwire.load_hook_state(ddp, folder)
+    residuals = gradwire.hook_state_dict(ddp)["residuals"]
+    return residuals, train(ddp, rank, 2), error
+
+
+@pytest.mark.parametrize("worlds", [(4, 2), (2, 3)])
+def test_another_world_owes_what_the_one_before_owed(worlds, tmp_path):
+    before = run(worlds[0], saved, str(tmp_path))
+    after = run(worlds[1], loaded, str(tmp_path))
+    for name in before[0]:
+        owed = sum(residuals[name] for residuals in before)
+        assert owed.abs().max() > 0
+        now = [residuals[name] for residuals, _, _ in after if name in residuals]
+        torch.testing.assert_close(sum(now), owed)
+    for _, parameters, (kind, text) in after:
+        assert torch.equal(parameters, after[0][1])
+        assert kind == "ValueError" and f"is of a world of {worlds[0]}, expected" in text
+
+
 def refuses(rank, world, folder):
     ddp = make_ddp()
     gradwire.attach(ddp, "int8")
@@ -63,6 +94,12 @@ def refuses(rank, world, folder):
         error_of(gradwire.load_hook_state_dict, ddp, dict(state, world=3)),
         error_of(gradwire.load_hook_state_dict, ddp, dict(state, layout=[[0, 99]])),
         error_of(gradwire.load_hook_state, ddp, os.path.join(folder, "nowhere")),
+        error_of(gradwire.load_hook_state_dict, ddp, dict(state, numbers={})),
+        error_of(
+            gradwire.load_hook_state_dict,
+            ddp,
+            dict(state, residuals={"0.bias": torch.zeros(40 if rank else 39)}),
+        ),
     ]
     gradwire.attach(ddp, "int4")
     errors.append(error_of(gradwire.load_hook_state, ddp, folder))
@@ -80,5 +117,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path):
         assert "is of a world of 3, expected 2" in texts[2]
         assert "has no buckets for 6 parameters" in texts[3]
         assert "nowhere" in texts[4] and "does not exist" in texts[4]
-        assert "is of hook 'int8', expected 'int4'" in texts[5]
+        assert "the hook state has no number 'step'" in texts[5]
+        assert "a residual of shape [39] for parameter '0.bias', expected [40]" in texts[6]
+        assert "is of hook 'int8', expected 'int4'" in texts[7]
         assert torch.equal(parameters, results[0][1])

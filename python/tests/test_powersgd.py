@@ -1,8 +1,10 @@
 """PowerSGD against its definition, computed alone in double precision."""
 
+import pickle
+
 import pytest
 import torch
-from ranks import run
+from ranks import error_of, run
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -54,6 +56,21 @@ def averaged(rank, world, way, feedback):
         ddp(gradient(rank, step)).backward()
         results.append(ddp.module.weight.grad.clone())
     return results
+
+
+def remembered_by_one(rank, world):
+    state = PowerSGDState(None)
+    if rank == 1:
+        state = pickle.loads(pickle.dumps(state))
+    ddp = DistributedDataParallel(Matrix())
+    ddp.register_comm_hook(state, powerSGD_hook)
+    return error_of(lambda: ddp(gradient(rank, 0)).backward())
+
+
+def test_a_state_that_only_one_rank_has_loaded():
+    for kind, text in run(2, remembered_by_one):
+        assert kind == "RuntimeError"
+        assert "rank 0 has (nothing) where rank 1 has step" in text
 
 
 def basis(matrix):

@@ -115,10 +115,10 @@ class PowerSGDState:
 
     def _connected(self, name: str) -> BucketHook:
         if self._hook is None:
-            hook = BucketHook(native_group(self.process_group), self.spec(name))
-            if self._remembered is not None:
-                hook.load_state(self._remembered)
-            self._hook, self._name = hook, name
+            self._hook = BucketHook(
+                native_group(self.process_group), self.spec(name), self._remembered
+            )
+            self._name = name
         elif self._name != name:
             raise ValueError(
                 f"this PowerSGDState serves hook '{self._name}', got '{name}': "

@@ -1,0 +1,192 @@
+// A hook on a Reducer that others drive.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gradwire/comm/group_impl.h"
+#include "gradwire/compat/reducer.h"
+#include "gradwire/ddp/attachment_impl.h"
+#include "gradwire/ddp/bucket_hook_impl.h"
+#include "tests/support/expect.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace gradwire {
+namespace {
+
+using test::run_threads;
+using torch::nn::Linear;
+
+// Buckets of two types, however large they may be.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("floats", floats);
+    register_module("doubles", doubles)->to(torch::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return doubles->forward(floats->forward(x).to(torch::kDouble));
+  }
+  torch::nn::Sequential floats{Linear(20, 20), Linear(20, 20)};
+  Linear doubles{20, 20};
+};
+TORCH_MODULE(Net);
+
+// What Torch's DDP does with its Reducer.
+struct Foreign {
+  explicit Foreign(const Group& group, bool static_graph = false)
+      : delay(static_graph) {
+    compat::ReducerOptions options;
+    for (const auto& item : net->named_parameters()) {
+      options.parameters.push_back(item.value());
+      options.names.push_back(item.key());
+      ddp.parameters.push_back({item.key(), item.value()});
+    }
+    options.sparse.resize(options.parameters.size());
+    options.first_bucket_bytes = options.bucket_bytes = 1024;
+    options.static_graph = static_graph;
+    ddp.process_group = group.impl().process_group;
+    reduction = compat::make_reducer(options, ddp.process_group);
+    ddp.reducer = reduction.reducer;
+  }
+
+  void step(int seed) {
+    net->zero_grad();
+    ddp.reducer->prepare_for_forward();
+    ddp.reducer->rebuild_buckets();
+    const auto out = net->forward(test::random_tensor({2, 20}, seed));
+    ddp.reducer->prepare_for_backward({});
+    if (std::exchange(delay, false)) {
+      out.register_hook([this](const at::Tensor&) {
+        torch::autograd::Engine::get_default_engine().queue_callback(
+            [this] { ddp.reducer->delay_all_reduce(); });
+      });
+    }
+    out.sum().backward();
+  }
+
+  Net net;
+  compat::ReducerPair reduction;
+  ForeignDdp ddp;
+  // A static graph's first backward reduces when all of it is done.
+  bool delay;
+};
+
+TEST(Attachment, AFailureInTheSameBucketIsForgotten) {
+  run_threads(2, [](const Group& group) {
+    bool fail_now = false;
+    const auto moody = [&, group](Bucket& bucket) {
+      if (fail_now && bucket.index() == 1) {
+        throw std::runtime_error("bad mood");
+      }
+      bucket.buffer().div_(group.size());
+      return group.all_reduce(bucket.buffer());
+    };
+    Foreign foreign(group);
+    Attachment attachment(foreign.ddp, moody, {}, "");
+    for (int step = 0; step < 6; ++step) {
+      fail_now = step == 2 || step == 4;
+      if (fail_now) {
+        EXPECT_ERROR(Error, foreign.step(group.rank()), "bad mood", "bucket 1");
+        continue;
+      }
+      foreign.step(group.rank());
+      for (const auto& parameter : foreign.net->parameters()) {
+        EXPECT_TRUE(test::same_on_all_ranks(group, parameter.grad()));
+      }
+    }
+  });
+}
+
+// Collectives of later backwards would not find their partners: it stays an
+// error, although all ranks fail in the same bucket from then on.
+TEST(Attachment, FailuresInDifferentBucketsAreNeverForgotten) {
+  run_threads(2, [](const Group& group) {
+    bool fail_now = false;
+    const auto moody = [&, group](Bucket& bucket) {
+      if (fail_now && bucket.index() == static_cast<unsigned>(group.rank())) {
+        throw std::runtime_error("bad mood");
+      }
+      return Future::ready(bucket.buffer());
+    };
+    Foreign foreign(group);
+    Attachment attachment(foreign.ddp, moody, {}, "");
+    foreign.step(0);
+    foreign.step(0);
+    fail_now = true;
+    EXPECT_ERROR(Error, foreign.step(0), "bad mood");
+    fail_now = false;
+    for (int turn = 0; turn < 3; ++turn) {
+      EXPECT_ERROR(
+          Error,
+          foreign.step(0),
+          "ranks do not agree on going on after a failed backward: failed "
+          "bucket is '0' on rank 0 but '1' on rank 1");
+    }
+    EXPECT_ERROR(
+        Error,
+        attachment.set_hook("allreduce", {}, ""),
+        "failed bucket is '0'");
+  });
+}
+
+// Hands the buckets of a Reducer to a BucketHook, as a function of a user's.
+class Caller : public c10d::CommHookInterface {
+ public:
+  explicit Caller(BucketHook& hook) : hook_(hook) {}
+  Future::Raw runHook(c10d::GradBucket& bucket) override {
+    return hook_.reduce(bucket);
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return result.toTensor();
+  }
+
+ private:
+  BucketHook& hook_;
+};
+
+// In its first iteration Torch gives all buckets index 0 and marks none as the
+// last.
+TEST(BucketHook, AStaticGraphsFirstIteration) {
+  run_threads(2, [](const Group& group) {
+    for (const char* spec :
+         {"int8", "powersgd:start=2,min_compression_rate=1"}) {
+      Foreign foreign(group, /*static_graph=*/true);
+      BucketHook hook(group, spec, {}, "");
+      foreign.ddp.reducer->register_comm_hook(std::make_unique<Caller>(hook));
+      HookState state;
+      for (int step = 0; step < 4; ++step) {
+        foreign.step(step + 10 * group.rank());
+        hook.hook().save(state);
+        EXPECT_EQ(state.numbers.at("step"), step + 1) << spec;
+        for (const auto& parameter : foreign.net->parameters()) {
+          EXPECT_TRUE(test::same_on_all_ranks(group, parameter.grad()));
+        }
+      }
+    }
+  });
+}
+
+TEST(BucketHook, AStateOnOneRankOnly) {
+  run_threads(2, [](const Group& group) {
+    const HookState state{{{"step", 4}}, {}, {}};
+    EXPECT_ERROR(
+        Error,
+        BucketHook(
+            group,
+            "int8",
+            group.rank() == 0 ? std::optional(state) : std::nullopt,
+            ""),
+        "rank 0 has step where rank 1 has (nothing)");
+    EXPECT_ERROR(
+        Error,
+        BucketHook(group, "int8", std::nullopt, group.rank() == 0 ? "no" : ""),
+        "[gradwire.ddp] no");
+    EXPECT_ERROR(
+        Error,
+        BucketHook(group, "powersgd", state, ""),
+        "the hook state has no number 'turn'");
+  });
+}
+
+}  // namespace
+}  // namespace gradwire
