@@ -66,8 +66,7 @@ Future Exchange::start(Lane& lane, Use use) {
         use.values.numel());
   }
   auto run = std::make_shared<ExchangeRun>();
-  run->result =
-      c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  run->result = Future::make_raw();
   run->chunks_left = chunks_.size();
   run->floats = use.values;
   if (use.values.scalar_type() != at::kFloat) {

@@ -5,10 +5,6 @@
 namespace gradwire {
 namespace {
 
-Future::Raw make_raw() {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-}
-
 // A callback that held the Future would own the owner of the callback, so it
 // makes a new one from what it is called with.
 Future as_future(c10::ivalue::Future& completed) {
@@ -18,6 +14,10 @@ Future as_future(c10::ivalue::Future& completed) {
 }  // namespace
 
 Future::Future(Raw raw) : raw_(std::move(raw)) {}
+
+Future::Raw Future::make_raw() {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+}
 
 Future Future::ready(at::Tensor value) {
   Future future(make_raw());

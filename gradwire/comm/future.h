@@ -19,6 +19,8 @@ class Future {
   Future() = default;
   explicit Future(Raw raw);
 
+  // Of a tensor, for whoever will complete it.
+  static Raw make_raw();
   static Future ready(at::Tensor value);
   static Future failed(std::exception_ptr error);
 

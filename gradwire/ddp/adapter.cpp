@@ -14,10 +14,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Future::Raw make_raw() {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-}
-
 }  // namespace
 
 struct HookAdapter::State {
@@ -126,7 +122,7 @@ class HookAdapter::CommHook : public c10d::CommHookInterface {
   Future::Raw runHook(c10d::GradBucket& grad_bucket) override {
     const auto refusal = state_->begin_if_due(grad_bucket);
     state_->note_time();
-    BucketReport report{state_->shared, make_raw(), state_->next_index};
+    BucketReport report{state_->shared, Future::make_raw(), state_->next_index};
     state_->results.push_back(report.result);
     state_->ledgers.push_back(std::make_shared<ByteMeter>());
     const ByteScope scope(state_->ledgers.back());

@@ -49,6 +49,17 @@ Parameters reduced_parameters(const ForeignDdp& ddp) {
   return result;
 }
 
+std::vector<Fact> facts_of(
+    const HookChoice& hook, const Parameters& parameters) {
+  std::vector<Fact> facts{{"hook", hook.text()}};
+  for (const auto& parameter : parameters) {
+    facts.push_back(
+        {concat("parameter ", facts.size() - 1),
+         describe(parameter->name, parameter->tensor)});
+  }
+  return facts;
+}
+
 Fact group_fact(const Attachment::ProcessGroupPtr& hook_group) {
   return {"process group", hook_group ? "one of its own" : "the DDP's"};
 }
@@ -82,18 +93,6 @@ struct Attachment::Impl : std::enable_shared_from_this<Attachment::Impl> {
   // Steps that the Reducer averaged by itself, and its count when it began to.
   std::int64_t plain_steps = 0;
   std::int64_t counted = 0;
-
-  std::vector<Fact> inspect(
-      const ForeignDdp& ddp, const HookChoice& hook, Parameters& parameters) {
-    std::vector<Fact> facts{{"hook", hook.text()}};
-    parameters = reduced_parameters(ddp);
-    for (const auto& parameter : parameters) {
-      facts.push_back(
-          {concat("parameter ", facts.size() - 1),
-           describe(parameter->name, parameter->tensor)});
-    }
-    return facts;
-  }
 
   void install(const HookChoice& hook, const Group& hook_group) {
     end_step();
@@ -176,7 +175,8 @@ Attachment::Attachment(
   impl_->reducer = ddp.reducer;
   impl_->group = adopt(ddp.process_group, "attach", [&] {
     check(refusal);
-    auto facts = impl_->inspect(ddp, hook, parameters);
+    parameters = reduced_parameters(ddp);
+    auto facts = facts_of(hook, parameters);
     facts.push_back(group_fact(hook_group));
     return facts;
   });

@@ -9,8 +9,7 @@ PlainJob::PlainJob(
     : values_(std::move(values)),
       world_(world),
       not_finite_(std::move(not_finite)),
-      result_(
-          c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())) {}
+      result_(Future::make_raw()) {}
 
 void PlainJob::wait() {
   sum_.wait();

@@ -56,8 +56,7 @@ class PowerJob : public Lane::Job {
         sides_(std::move(sides)),
         world_(world),
         not_finite_(std::move(not_finite)),
-        result_(
-            c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())) {}
+        result_(Future::make_raw()) {}
 
   Future future() const {
     return Future(result_);

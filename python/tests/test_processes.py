@@ -39,7 +39,7 @@ def test_ctrl_c_ends_waiting_for_others(tmp_path):
         early.send_signal(signal.SIGINT)
         _, errors = early.communicate(timeout=10)
         assert errors.splitlines()[-1].endswith("KeyboardInterrupt")
-        assert early.returncode == -signal.SIGINT
+        assert early.returncode != 0
     finally:
         late.kill()
         early.kill()
