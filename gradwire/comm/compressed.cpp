@@ -106,8 +106,28 @@ bool is_own_thread(const CompressedCalls& calls) {
   return calls.is_own_thread();
 }
 
+namespace {
+
+std::shared_ptr<CompressedCalls> find_calls(const Group& group) {
+  const std::lock_guard lock(group.impl().mutex);
+  return group.impl().compressed;
+}
+
+// Connects without the lock: it takes as long as the slowest rank.
+std::shared_ptr<CompressedCalls> find_or_make_calls(const Group& group) {
+  if (auto calls = find_calls(group)) {
+    return calls;
+  }
+  auto made = std::make_shared<CompressedCalls>(group);
+  const std::lock_guard lock(group.impl().mutex);
+  group.impl().compressed = made;
+  return made;
+}
+
+}  // namespace
+
 bool is_connected_for_compressed(const Group& group) {
-  return group.size() == 1 || group.impl().compressed != nullptr;
+  return group.size() == 1 || find_calls(group) != nullptr;
 }
 
 Future compressed_all_reduce(
@@ -120,10 +140,7 @@ Future compressed_all_reduce(
   if (group.size() == 1) {
     return Future::ready(std::move(tensor));
   }
-  auto& calls = group.impl().compressed;
-  if (!calls) {
-    calls = std::make_shared<CompressedCalls>(group);
-  }
+  const auto calls = find_or_make_calls(group);
   const float divisor =
       reduction == Reduction::kAverage ? static_cast<float>(group.size()) : 1;
   // In the order of memory, whatever the strides.

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
+#include <mutex>
 
 #include "gradwire/comm/group.h"
 
@@ -51,6 +52,8 @@ struct Group::Impl {
   std::atomic<int> agreements{0};
   // What compressed_all_reduce keeps from call to call; made by the first one.
   std::shared_ptr<CompressedCalls> compressed;
+  // Of `compressed`, while it is looked at or set.
+  std::mutex mutex;
 };
 
 // As Group::duplicate, with what is sent counted as the parent's. Collective.

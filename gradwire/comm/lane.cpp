@@ -200,8 +200,10 @@ void Lane::submit(std::shared_ptr<Job> job) {
 }
 
 void Lane::fail(const std::exception_ptr& error) {
-  state_->fail_with(
-      at_phase(error, state_->stages.front().phase.name, state_->rank));
+  const auto reason =
+      at_phase(error, state_->stages.front().phase.name, state_->rank);
+  state_->fail_with(reason);
+  std::rethrow_exception(reason);
 }
 
 bool Lane::is_own_thread() const {

@@ -54,7 +54,8 @@ class Lane {
   void submit(std::shared_ptr<Job> job);
 
   // All jobs fail with this, here and, as connections are dropped, elsewhere.
-  void fail(const std::exception_ptr& error);
+  // Throws it, as a CommError: others may have sent what this rank will not.
+  [[noreturn]] void fail(const std::exception_ptr& error);
 
   bool is_own_thread() const;
 

@@ -39,6 +39,10 @@ struct HookAdapter::State {
     return parameters_seen > 0 && parameters_seen < parameters.size();
   }
 
+  bool comes_again(const c10d::GradBucket& bucket) const {
+    return seen.contains(bucket.getParameters().front().unsafeGetTensorImpl());
+  }
+
   void begin() {
     next_index = 0;
     parameters_seen = 0;
@@ -50,7 +54,7 @@ struct HookAdapter::State {
 
   // Begins a backward where nobody else does. Returns what is against it.
   std::exception_ptr begin_if_due(const c10d::GradBucket& bucket) {
-    if (seen.contains(bucket.getParameters().front().unsafeGetTensorImpl())) {
+    if (learns && comes_again(bucket)) {
       begin();
     }
     if (!on_begin || in_backward()) {

@@ -39,6 +39,8 @@ class HookAdapter {
       std::unique_ptr<RollCall> roll_call);
   // For buckets of a model that is not known: parameters are called "0", "1"
   // and so on as they come, and a backward begins with one that comes again.
+  // Which bucket is the last it takes from the Reducer: a static graph's first
+  // iteration has none, and hooks do not remember what they lost in it.
   HookAdapter(int rank, std::unique_ptr<RollCall> roll_call);
   ~HookAdapter();
 

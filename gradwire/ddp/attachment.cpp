@@ -210,6 +210,10 @@ void Attachment::set_hook(
   impl.install(hook, connect(hook_group));
 }
 
+bool Attachment::is_registered() const {
+  return impl_->slot->adapter() != nullptr;
+}
+
 Stats Attachment::stats() const {
   Impl& impl = *impl_;
   impl.end_step();

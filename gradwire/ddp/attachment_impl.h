@@ -26,8 +26,8 @@ struct ForeignDdp {
   std::vector<Parameter> parameters;
 };
 
-// A hook on the Reducer of a ForeignDdp. All calls but stats() are
-// collective. Not thread safe: one thread trains.
+// A hook on the Reducer of a ForeignDdp. All calls but stats()
+// and is_registered() are collective. Not thread safe: one thread trains.
 class Attachment {
  public:
   using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -48,6 +48,9 @@ class Attachment {
       const HookChoice& hook,
       const ProcessGroupPtr& hook_group,
       const std::string& refusal);
+
+  // The Reducer has a hook of ours, and so takes no other one.
+  bool is_registered() const;
 
   // Times: a backward is measured from its first bucket, and what is exposed
   // from its last one. Steps without a hook are counted, not timed.

@@ -82,19 +82,16 @@ void check_residuals(
     const std::string& where, const HookState& state, const HookOwner& owner) {
   for (const auto& [name, residual] : state.residuals) {
     const auto found = owner.parameters.find(name);
-    const bool flat = residual.layout() == at::kStrided && residual.dim() == 1;
-    if (found != owner.parameters.end() &&
-        (!flat || residual.numel() != found->second)) {
+    if (found != owner.parameters.end() && residual.numel() != found->second) {
       reject(
           where,
           concat(
-              "has a residual of shape ",
-              residual.sizes(),
-              " for parameter '",
+              "has a residual of ",
+              residual.numel(),
+              " elements for parameter '",
               name,
-              "', expected [",
-              found->second,
-              "]"));
+              "', expected ",
+              found->second));
     }
   }
 }

@@ -17,7 +17,7 @@ namespace gradwire {
 
 // What a hook remembers from step to step on one rank.
 struct HookState {
-  // Equal on all ranks.
+  // Equal on all ranks. Names are the same at every step.
   std::map<std::string, std::int64_t> numbers;
   // By parameter, equal on all ranks.
   std::map<std::string, at::Tensor> shared;

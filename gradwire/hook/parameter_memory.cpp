@@ -135,7 +135,10 @@ ParameterMemory::ByName ParameterMemory::save() const {
 
 void ParameterMemory::load(const ByName& state) {
   records_.clear();
-  homeless_ = state;
+  homeless_.clear();
+  for (const auto& [name, floats] : state) {
+    homeless_[name] = floats.reshape(-1);
+  }
 }
 
 }  // namespace gradwire

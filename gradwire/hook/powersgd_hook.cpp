@@ -140,7 +140,6 @@ class PowerSgdHook : public Hook {
       results_.add(result, bucket.is_last());
       return result;
     } catch (...) {
-      // Others may have sent already what this rank will not.
       if (lane_) {
         lane_->fail(std::current_exception());
       }

@@ -96,6 +96,9 @@ def _refusal(ddp: DistributedDataParallel) -> str:
 
 
 def _other_hook(ddp: DistributedDataParallel) -> str:
+    attachment = _attached.get(ddp)
+    if attachment is not None and attachment.is_registered():
+        return ""
     # The log knows PyTorch's built-in hooks too, and belongs to this Reducer:
     # _comm_hooks is copied along with a DDP, the hook itself is not.
     name = ddp._get_ddp_logging_data().get("comm_hook", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 
 import torch
@@ -9,6 +10,18 @@ import torch.distributed as dist
 
 from . import _futures
 from ._groups import native_group
+
+_under_way: set[torch.futures.Future[torch.Tensor]] = set()
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    # Before groups are taken apart: other ranks count on what is under way.
+    for future in list(_under_way):
+        try:
+            wait(future)
+        except RuntimeError:
+            pass  # whoever wanted to know has asked
 
 
 def compressed_all_reduce(
@@ -35,6 +48,8 @@ def compressed_all_reduce(
         lambda done: native.compressed_all_reduce(tensor, spec, average, done)
     )
     if async_op:
+        _under_way.add(future)
+        future.add_done_callback(lambda _: _under_way.discard(future))
         return future
     wait(future)
     return None

@@ -185,6 +185,7 @@ void bind_attachment(py::module_& m) {
           py::arg("hook"),
           py::arg("hook_group"),
           py::arg("refusal"))
+      .def("is_registered", &Attachment::is_registered)
       .def(
           "stats",
           [](const Attachment& self) {

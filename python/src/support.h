@@ -47,7 +47,7 @@ auto interruptibly(Work work) {
   return result.get();
 }
 
-// For what does not wait.
+// For what waits no longer than a step takes.
 template <class Work>
 auto without_gil(const Work& work) {
   const py::gil_scoped_release release;

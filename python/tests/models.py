@@ -26,6 +26,13 @@ class Task(nn.Module):
         return (self.p * torch.randn(40, 20, generator=generator) ** (1 + rank)).mean()
 
 
+def task_gradient(ddp, rank):
+    """Of a DDP of Task."""
+    ddp.zero_grad()
+    ddp(rank % 2).backward()
+    return flat_gradient(ddp)
+
+
 def batch(rank, step, rows=8, width=6):
     generator = torch.Generator().manual_seed(1000 * rank + step)
     return torch.randn(rows, width, generator=generator)

@@ -7,6 +7,7 @@
 #include "gradwire/compat/reducer.h"
 #include "gradwire/ddp/attachment_impl.h"
 #include "gradwire/ddp/bucket_hook_impl.h"
+#include "gradwire/hook/registry.h"
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -126,6 +127,33 @@ TEST(Attachment, FailuresInDifferentBucketsAreNeverForgotten) {
         Error,
         attachment.set_hook("allreduce", {}, ""),
         "failed bucket is '0'");
+  });
+}
+
+// A rank whose hook fails alone has dropped its connections: nobody waits for
+// the others to tell.
+TEST(Attachment, AHookThatFailsOnOneRankIsLostOnAll) {
+  run_threads(2, [](const Group& group) {
+    std::shared_ptr<Hook> hook = make_hook("int8", group);
+    if (group.rank() == 0) {
+      hook->load({{{"step", 0}}, {}, {{"floats.0.bias", torch::zeros(7)}}});
+    }
+    Foreign foreign(group);
+    Attachment attachment(foreign.ddp, hook, {}, "");
+    if (group.rank() == 0) {
+      EXPECT_ERROR(
+          CommError,
+          foreign.step(0),
+          "the residual of parameter 'floats.0.bias' has 7 elements");
+    } else {
+      EXPECT_ERROR(CommError, foreign.step(0), "hook custom");
+    }
+    for (int turn = 0; turn < 2; ++turn) {
+      EXPECT_ERROR(
+          CommError,
+          foreign.step(0),
+          "a collective of the last backward failed: rebuild the group");
+    }
   });
 }
 

@@ -100,6 +100,36 @@ TEST(HookState, AnotherWorldInheritsTheSum) {
   }
 }
 
+// A hook of a user's, which remembers in the shape it likes.
+struct Remembering : Hook {
+  Future reduce(Bucket& bucket) override {
+    return Future::ready(bucket.buffer());
+  }
+  void save(HookState& state) override {
+    state.residuals["p0"] = remembered;
+  }
+  void load(const HookState& state) override {
+    remembered = state.residuals.at("p0");
+  }
+  at::Tensor remembered = torch::zeros({40, 100});
+};
+
+TEST(HookState, AHookOfAUsersKeepsItsShapes) {
+  const TemporaryFolder folder;
+  run_threads(2, [&](const Group& group) {
+    const auto net = std::make_shared<GivenGradients>(kSizes);
+    ASSERT_EQ(net->named_parameters()[0].key(), "p0");
+    const auto hook = std::make_shared<Remembering>();
+    hook->remembered.fill_(1.0 + group.rank());
+    auto ddp = DistributedDataParallel(net, group, {.hook = hook});
+    ddp->save_hook_state(folder.path());
+    hook->remembered = torch::zeros({40, 100});
+    ddp->load_hook_state(folder.path());
+    EXPECT_TRUE(same_bits(
+        hook->remembered, torch::full({40, 100}, 1.0 + group.rank())));
+  });
+}
+
 TEST(HookState, WhatDoesNotBelongIsRefusedOnEveryRank) {
   const TemporaryFolder folder;
   save(2, "int8", folder.path());
