@@ -77,15 +77,19 @@ struct HookAdapter::State {
     }
   }
 
-  const std::shared_ptr<const Parameter>& find(const at::Tensor& tensor) {
-    const void* key = tensor.unsafeGetTensorImpl();
-    if (learns) {
-      seen.insert(key);
-    }
-    if (learns && !parameters.contains(key)) {
+  void learn(const void* key, const at::Tensor& tensor) {
+    seen.insert(key);
+    if (!parameters.contains(key)) {
       const auto name = std::to_string(parameters.size());
       parameters.emplace(
           key, std::make_shared<const Parameter>(Parameter{name, tensor}));
+    }
+  }
+
+  const std::shared_ptr<const Parameter>& find(const at::Tensor& tensor) {
+    const void* key = tensor.unsafeGetTensorImpl();
+    if (learns) {
+      learn(key, tensor);
     }
     return parameters.at(key);
   }

@@ -26,8 +26,8 @@ struct ForeignDdp {
   std::vector<Parameter> parameters;
 };
 
-// A hook on the Reducer of a ForeignDdp. All calls but stats()
-// and is_registered() are collective. Not thread safe: one thread trains.
+// A hook on the Reducer of a ForeignDdp. All calls but stats() and
+// is_registered() are collective. Not thread safe: one thread trains.
 class Attachment {
  public:
   using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;

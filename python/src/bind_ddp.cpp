@@ -92,6 +92,17 @@ struct Refusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Why `read` refuses what it reads, empty if it does not.
+template <class Read>
+std::string refusal_of(const Read& read) {
+  try {
+    read();
+    return "";
+  } catch (const Refusal& e) {
+    return e.what();
+  }
+}
+
 // What a dictionary that was saved must have.
 template <class T>
 T get(const py::dict& dict, const char* key) {
@@ -217,12 +228,8 @@ void bind_attachment(py::module_& m) {
           "load_hook_state_dict",
           [](const AttachmentPtr& self, const py::dict& state) {
             HookRecord record;
-            std::string refusal;
-            try {
-              record = to_record(state);
-            } catch (const Refusal& e) {
-              refusal = e.what();
-            }
+            const std::string refusal =
+                refusal_of([&] { record = to_record(state); });
             interruptibly([=] { self->give_hook_state(record, refusal); });
           },
           py::arg("state"))
@@ -236,14 +243,11 @@ void bind_bucket_hook(py::module_& m) {
                       const std::string& spec,
                       const std::optional<py::dict>& remembered) {
             std::optional<HookState> state;
-            std::string refusal;
-            try {
+            const std::string refusal = refusal_of([&] {
               if (remembered) {
                 state = to_state(*remembered);
               }
-            } catch (const Refusal& e) {
-              refusal = e.what();
-            }
+            });
             return interruptibly([=] {
               return make_native<BucketHook>(*group, spec, state, refusal);
             });

@@ -11,9 +11,12 @@ import traceback
 import torch
 import torch.distributed as dist
 
-# Processes are forked from one that has imported what takes long.
+# Processes are forked from one that has imported what takes long, torch._dynamo
+# because every DDP imports it.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "gradwire"])
+_context.set_forkserver_preload(
+    ["torch", "torch.distributed", "torch._dynamo", "gradwire"]
+)
 
 
 def _rank(rank, world, store, results, body, args, timeout):

@@ -9,6 +9,7 @@
 #include "gradwire/ddp/bucket_hook_impl.h"
 #include "gradwire/hook/registry.h"
 #include "tests/support/expect.h"
+#include "tests/support/moody_hook.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -75,13 +76,7 @@ struct Foreign {
 TEST(Attachment, AFailureInTheSameBucketIsForgotten) {
   run_threads(2, [](const Group& group) {
     bool fail_now = false;
-    const auto moody = [&, group](Bucket& bucket) {
-      if (fail_now && bucket.index() == 1) {
-        throw std::runtime_error("bad mood");
-      }
-      bucket.buffer().div_(group.size());
-      return group.all_reduce(bucket.buffer());
-    };
+    const auto moody = test::moody_hook(group, fail_now, 1);
     Foreign foreign(group);
     Attachment attachment(foreign.ddp, moody, {}, "");
     for (int step = 0; step < 6; ++step) {

@@ -5,6 +5,7 @@
 
 #include "gradwire/ddp/ddp.h"
 #include "tests/support/expect.h"
+#include "tests/support/moody_hook.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -218,13 +219,7 @@ TEST(DdpErrors, AHookThatThrowsSurfacesInBackwardAndTrainingGoesOn) {
 TEST(DdpErrors, AFailureInALaterBucketLeavesNoTrace) {
   run_threads(2, [](const Group& group) {
     bool fail_now = false;
-    const auto moody = [&, group](Bucket& bucket) {
-      if (fail_now && bucket.index() == 1) {
-        throw std::runtime_error("bad mood");
-      }
-      bucket.buffer().div_(group.size());
-      return group.all_reduce(bucket.buffer());
-    };
+    const auto moody = test::moody_hook(group, fail_now, 1);
     for (const bool find_unused : {false, true}) {
       torch::nn::Sequential net(Linear(50, 50), Linear(50, 50), Linear(50, 50));
       auto ddp = DistributedDataParallel(
