@@ -3,7 +3,7 @@
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(
   COMMAND ${Python_EXECUTABLE} -W ignore -c
-          "import torch.utils; print(torch.utils.cmake_prefix_path)"
+          "import torch, torch.utils as u; print(u.cmake_prefix_path, torch.__version__, sep=';')"
   OUTPUT_VARIABLE gradwire_python_torch
   OUTPUT_STRIP_TRAILING_WHITESPACE
   RESULT_VARIABLE failed)
@@ -12,4 +12,6 @@ if(failed)
           "${Python_EXECUTABLE} has no torch: install the one to build for "
           "first, then gradwire with pip install --no-build-isolation")
 endif()
-set(Torch_ROOT ${gradwire_python_torch})
+list(GET gradwire_python_torch 0 Torch_ROOT)
+# With what CMake's version leaves out: 2.14.0a0 is not 2.14.0.
+list(GET gradwire_python_torch 1 GRADWIRE_PYTHON_TORCH_VERSION)

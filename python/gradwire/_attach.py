@@ -64,13 +64,14 @@ def _collective(ddp: Any, call: str) -> Attachment:
 
 def _refusal(ddp: DistributedDataParallel) -> str:
     """Why this DDP cannot have a hook of gradwire's, or nothing."""
+    # First, as such a DDP lacks most of what the others have.
+    if ddp._delay_all_reduce_all_params:
+        return "attach refuses a DDP whose parameters are all delayed: it has no buckets"
     if ddp.skip_all_reduce_unused_params:
         return (
             "attach refuses skip_all_reduce_unused_params, under which a hook does not "
             "see all buckets"
         )
-    if ddp._delay_all_reduce_all_params:
-        return "attach refuses a DDP whose parameters are all delayed: it has no buckets"
     if ddp.mixed_precision is not None:
         return (
             "attach refuses a DDP with mixed_precision, which has registered a hook of "
@@ -81,7 +82,7 @@ def _refusal(ddp: DistributedDataParallel) -> str:
             "attach refuses a DDP with the Python reducer "
             "(torch._dynamo.config.optimize_ddp), which has no native buckets"
         )
-    if any(hasattr(p, "_in_backward_optimizers") for p in ddp.parameters()):
+    if any(hasattr(p, "_in_backward_optimizers") for p in ddp._module_parameters):
         return (
             "attach refuses parameters with in-backward optimizers "
             "(_apply_optimizer_in_backward), which would step before the average is there"
@@ -200,7 +201,9 @@ def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
     and metadata), what a step would send without a hook (``plain_bytes``), their
     ``ratio``, and ``mean`` and ``last`` times of a step: ``communication_ms`` from the
     first bucket to the last average, ``exposed_ms`` the part after the last bucket was
-    there, by which the step would be shorter if communication were free.
+    there, by which the step would be shorter if communication were free. Of plain
+    averaging (``"allreduce"``, ``"none"``) bytes are computed: synchronised forwards
+    times ``plain_bytes``.
 
     Example::
 
@@ -213,7 +216,7 @@ def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
 def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> None:
     """Write what the hook remembers (residuals, subspaces, steps) into ``folder``.
 
-    One file a rank. Collective: all ranks raise when one of them cannot.
+    One file a rank, in a folder that all ranks share. Collective: all ranks raise when one of them cannot.
 
     Example::
 

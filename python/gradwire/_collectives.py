@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from typing import Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,28 @@ def _wait_for_all() -> None:
             wait(future)
         except RuntimeError:
             pass  # whoever wanted to know has asked
+
+
+@overload
+def compressed_all_reduce(
+    tensor: torch.Tensor,
+    spec: str = "int8",
+    group: dist.ProcessGroup | None = None,
+    *,
+    average: bool = False,
+    async_op: Literal[False] = False,
+) -> None: ...
+
+
+@overload
+def compressed_all_reduce(
+    tensor: torch.Tensor,
+    spec: str = "int8",
+    group: dist.ProcessGroup | None = None,
+    *,
+    average: bool = False,
+    async_op: Literal[True],
+) -> torch.futures.Future[torch.Tensor]: ...
 
 
 def compressed_all_reduce(
@@ -48,6 +71,7 @@ def compressed_all_reduce(
         lambda done: native.compressed_all_reduce(tensor, spec, average, done)
     )
     if async_op:
+        future = _futures.for_ddp(future)
         _under_way.add(future)
         future.add_done_callback(lambda _: _under_way.discard(future))
         return future

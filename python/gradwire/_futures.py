@@ -13,8 +13,7 @@ Call = Callable[[Callable[[Optional[torch.Tensor], Optional[str]], None]], None]
 def start(call: Call) -> torch.futures.Future[torch.Tensor]:
     """A future for what ``call`` passes to the callback it is given.
 
-    The future behaves as DDP wants it of a hook: its value is a Python object, and
-    an error is one for DDP's own waiting too. What ``call`` raises is raised.
+    What ``call`` raises is raised.
     """
     native: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
@@ -25,23 +24,27 @@ def start(call: Call) -> torch.futures.Future[torch.Tensor]:
             native.set_result(result)
 
     call(done)
-    return _for_ddp(native)
+    return native
 
 
 def start_in_backward(call: Call) -> torch.futures.Future[torch.Tensor]:
-    """The same for hooks: what ``call`` raises becomes the future's error.
+    """The same for DDP: what ``call`` raises becomes the future's error.
 
     Thrown into DDP's face it would leave the Reducer unusable.
     """
     try:
-        return start(call)
+        return for_ddp(start(call))
     except Exception as error:
         failed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         failed.set_exception(error)
-        return _for_ddp(failed)
+        return for_ddp(failed)
 
 
-def _for_ddp(
+def for_ddp(
     future: torch.futures.Future[torch.Tensor],
 ) -> torch.futures.Future[torch.Tensor]:
+    """The same future as DDP wants it of a hook.
+
+    Its value is a Python object, and an error is one for DDP's own waiting too.
+    """
     return future.then(lambda done: done.value())

@@ -49,11 +49,14 @@ std::string text_of(const std::exception_ptr& error) {
 }  // namespace
 
 void call_when_done(const Future& future, py::function done) {
-  // Freed like all Python objects under the GIL, whoever is the last.
+  // Freed like all Python objects under the GIL, whoever is the last, unless
+  // Python ends and frees nothing more.
   const std::shared_ptr<py::function> call(
       new py::function(std::move(done)), [](py::function* function) {
-        const py::gil_scoped_acquire acquire;
-        delete function;
+        if (Py_IsFinalizing() == 0) {
+          const py::gil_scoped_acquire acquire;
+          delete function;
+        }
       });
   future.on_done([call](const Future& result) {
     if (Py_IsFinalizing() != 0) {

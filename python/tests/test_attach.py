@@ -65,14 +65,23 @@ OPTIONS = {
 }
 
 
+# With residuals of the steps before.
+LOSSY = {
+    "fp16": 2e-3,
+    "int8": 4e-2,
+    "powersgd:rank=30,start=1,min_compression_rate=0.000001": 1e-4,
+}
+
+
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("hook", ["fp16", "int8", "powersgd:start=1"])
+@pytest.mark.parametrize("hook", LOSSY)
 def test_works_with_options_of_ddp(hook, name):
     one, two = run(2, gradients, hook, OPTIONS[name])
     for step in range(3):
         assert torch.equal(one[step], two[step])
-    exact = exact_gradient(2, 0)
-    assert (one[0].double() - exact).abs().max() <= 2e-2 * exact.abs().max()
+        exact = exact_gradient(2, step)
+        error = (one[step].double() - exact).abs().max()
+        assert error <= LOSSY[hook] * exact.abs().max()
 
 
 def noop(rank, world):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -122,6 +121,16 @@ def refused(rank, world):
     module = net()
     _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 0.1})
     errors.append(error_of(gradwire.attach, make_ddp(module), "int8"))
+    ddp = make_ddp(skip_all_reduce_unused_params=True)
+    errors.append(error_of(gradwire.attach, ddp, "int8"))
+    module = nn.Sequential(net(), nn.Linear(4, 4).requires_grad_(False))
+    delayed = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    ddp = make_ddp(
+        module,
+        delay_all_reduce_named_params=delayed,
+        param_to_hook_all_reduce=delayed[0][1],
+    )
+    errors.append(error_of(gradwire.attach, ddp, "int8"))
     ddp = make_ddp()
     ddp.register_comm_hook(None, lambda state, bucket: None)
     errors.append(error_of(gradwire.attach, ddp, "int8"))
@@ -141,14 +150,16 @@ def refused(rank, world):
 
 def test_what_cannot_be_attached_to_is_refused_with_the_reason():
     for errors in run(2, refused):
-        assert [kind for kind, _ in errors] == ["ValueError"] * 6 + ["RuntimeError"]
+        assert [kind for kind, _ in errors] == ["ValueError"] * 8 + ["RuntimeError"]
         texts = [text for _, text in errors]
         assert "mixed_precision, which has registered a hook of its own" in texts[0]
         assert "the Python reducer" in texts[1]
         assert "in-backward optimizers" in texts[2]
-        assert "'refused.<locals>.<lambda>' registered" in texts[3]
-        assert "'BuiltinCommHookType.FP16_COMPRESS' registered" in texts[4]
+        assert "skip_all_reduce_unused_params, under which" in texts[3]
+        assert "parameters are all delayed" in texts[4]
         assert "'refused.<locals>.<lambda>' registered" in texts[5]
+        assert "'BuiltinCommHookType.FP16_COMPRESS' registered" in texts[6]
+        assert "'refused.<locals>.<lambda>' registered" in texts[7]
 
 
 def refused_on_one_rank(rank, world):
@@ -213,11 +224,13 @@ def lost_peer(rank, world):
     ddp = make_ddp()
     gradwire.attach(ddp, "int8")
     train(ddp, rank, 3)  # DDP itself communicates in the first two
+    gradwire.compressed_all_reduce(torch.ones(9))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    start = time.monotonic()
-    error = error_of(lambda: train(ddp, rank, 1))
-    return error, time.monotonic() - start
+    return [
+        error_of(lambda: train(ddp, rank, 1)),
+        error_of(gradwire.compressed_all_reduce, torch.ones(9)),
+    ]
 
 
 def lone_survivor(folder):
@@ -231,9 +244,12 @@ def lone_survivor(folder):
 
 def test_a_lost_peer_is_named(tmp_path):
     done = lone_survivor(tmp_path)
-    assert "RuntimeError" in done.stdout, done
-    assert "(rank 1 does not answer)" in done.stdout
     assert done.stderr == ""
+    in_backward, in_collective = done.stdout.splitlines()
+    assert in_backward.startswith("RuntimeError [gradwire.comm] "), done
+    assert "(rank 1 does not answer)" in in_backward
+    assert in_collective.startswith("RuntimeError [gradwire.comm] "), done
+    assert "failed on rank 0 of 2" in in_collective
 
 
 def pickled(rank, world):
@@ -269,8 +285,8 @@ if __name__ == "__main__":
             world_size=2,
             timeout=datetime.timedelta(seconds=20),
         )
-        error, seconds = lost_peer(rank, 2)
-        print(error, seconds, flush=True)
+        for kind, text in lost_peer(rank, 2):
+            print(kind, text, flush=True)
         os._exit(0)
 
     context = multiprocessing.get_context("fork")

@@ -1,5 +1,6 @@
 """The package as users meet it: what it shows, prints and leaves behind."""
 
+import ast
 import pathlib
 import re
 import subprocess
@@ -17,6 +18,8 @@ def test_everything_public_has_a_docstring_with_an_example():
         module = getattr(ddp_comm_hooks, name)
         public += [getattr(module, function) for function in module.__all__]
     public += [ddp_comm_hooks.DDPCommHookType, ddp_comm_hooks.register_ddp_comm_hook]
+    state = vars(ddp_comm_hooks.powerSGD_hook.PowerSGDState)
+    public += [thing for name, thing in state.items() if name[0] != "_"]
     for thing in public:
         assert ">>> " in (thing.__doc__ or ""), thing
 
@@ -24,10 +27,23 @@ def test_everything_public_has_a_docstring_with_an_example():
 def test_types_are_there():
     folder = pathlib.Path(gradwire.__file__).parent
     assert (folder / "py.typed").exists()
-    stubs = (folder / "_native.pyi").read_text()
-    for name in dir(gradwire._native):
-        if not name.startswith("_"):
-            assert re.search(rf"(class|def) {name}\b", stubs), name
+    native = gradwire._native
+    there = set()
+    for name in (name for name in dir(native) if name[0] != "_"):
+        there.add(name)
+        if isinstance(getattr(native, name), type):
+            there |= {f"{name}.{method}" for method in vars(getattr(native, name))}
+    described = set()
+    for node in ast.parse((folder / "_native.pyi").read_text()).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            described.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            described |= {f"{node.name}.{method.name}" for method in node.body}
+
+    def public(names):
+        return {name for name in names if "._" not in name}
+
+    assert public(described) == public(there)
 
 
 def test_import_prints_nothing_and_starts_no_threads():

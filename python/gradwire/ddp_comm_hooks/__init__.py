@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from .._attach import attach
@@ -41,30 +40,20 @@ class _Registration:
     options: str = ""
 
     def __call__(self, model: DistributedDataParallel, state: Any = None) -> None:
-        if isinstance(state, PowerSGDState):
-            self._register_with(model, state)
-            return
-        if state is not None and not isinstance(state, dist.ProcessGroup):
-            raise TypeError(
-                f"got a {type(state).__name__} as state, expected a process group, "
-                "a PowerSGDState or None"
-            )
-        attach(model, self.name + self.options, process_group=state)
-
-    def _register_with(
-        self, model: DistributedDataParallel, state: PowerSGDState
-    ) -> None:
-        # The state is the user's to look at and to pickle, so that it must be what
-        # the hook works with.
-        if self.name == "powersgd":
-            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        elif self.name == "batched_powersgd":
-            model.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
+        function = _WITH_STATE.get(self.name)
+        if function is not None and isinstance(state, PowerSGDState):
+            # The state is the user's to look at and to pickle, so that it must be
+            # what the hook works with.
+            model.register_comm_hook(state, function)
         else:
-            raise TypeError(
-                f"hook '{self.name}' got a PowerSGDState, expected a process group or "
-                "None"
-            )
+            # All ranks are told of a state that is none.
+            attach(model, self.name + self.options, process_group=state)
+
+
+_WITH_STATE = {
+    "powersgd": powerSGD_hook.powerSGD_hook,
+    "batched_powersgd": powerSGD_hook.batched_powerSGD_hook,
+}
 
 
 class DDPCommHookType(Enum):

@@ -11,13 +11,17 @@ from .._native import BucketHook, check_hook_spec
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
+# Below it all that can be compressed is.
+_LEAST_RATE = 1e-6
+
 
 class PowerSGDState:
     """Options of PowerSGD and what it remembers from step to step, of one DDP.
 
-    Arguments and limits are those of PyTorch's class. Options are fixed once the
-    state is made. Pickled, it keeps what is remembered and leaves out the process
-    group, which is the default one afterwards unless it is set.
+    Arguments and defaults are those of PyTorch's class; ranks of matrices go up to
+    1024. Options are fixed once the state is made. Pickled, it keeps what is
+    remembered and leaves out the process group, which is the default one afterwards
+    unless it is set.
 
     Example::
 
@@ -68,7 +72,7 @@ class PowerSGDState:
         self._name: str | None = None
         self._hook: BucketHook | None = None
         self._remembered: dict[str, Any] | None = None
-        check_hook_spec(self.spec("powersgd"))
+        check_hook_spec(self._spec("powersgd"))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -89,8 +93,7 @@ class PowerSGDState:
             )
         super().__setattr__(name, value)
 
-    def spec(self, name: str) -> str:
-        """The hook as a spec: name "powersgd" or "batched_powersgd"."""
+    def _spec(self, name: str) -> str:
         words = []
         for argument, option in self._OPTIONS.items():
             if option == "batch" and name == "batched_powersgd":
@@ -98,15 +101,16 @@ class PowerSGDState:
             value = self._given[argument]
             if option in ("ef", "warm_start", "batch"):
                 value = "on" if value else "off"
-            elif isinstance(value, float) and value.is_integer():
+            elif option == "min_compression_rate":
+                value = max(value, _LEAST_RATE)
+            if isinstance(value, float) and value.is_integer():
                 value = int(value)
             words.append(f"{option}={value}")
         return f"{name}:{','.join(words)}"
 
-    def reduce(
+    def _reduce(
         self, name: str, bucket: dist.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
-        """The bucket's average by hook ``name``; the first call connects."""
         if bucket.is_last():
             self._iter += 1
         return _futures.start_in_backward(
@@ -116,8 +120,9 @@ class PowerSGDState:
     def _connected(self, name: str) -> BucketHook:
         if self._hook is None:
             self._hook = BucketHook(
-                native_group(self.process_group), self.spec(name), self._remembered
+                native_group(self.process_group), self._spec(name), self._remembered
             )
+            self._remembered = None
             self._name = name
         elif self._name != name:
             raise ValueError(
@@ -137,11 +142,22 @@ class PowerSGDState:
 
     @property
     def iter(self) -> int:
-        """Steps so far, the one under way counted from its last bucket on."""
+        """Steps so far, the one under way counted from its last bucket on.
+
+        Example::
+
+            >>> state.iter
+            100
+        """
         return self._iter
 
     def compression_stats(self) -> tuple[float, int, int]:
-        """Rate, elements before and elements after compression, of the last step."""
+        """Rate, elements before and elements after compression, of the last step.
+
+        Example::
+
+            >>> rate, before, after = state.compression_stats()
+        """
         rows = self._hook.report() if self._hook is not None else []
         before = sum(row["elems"] for row in rows)
         after = sum(row["sent_elems"] for row in rows)
@@ -168,7 +184,7 @@ def powerSGD_hook(
 
         >>> ddp.register_comm_hook(PowerSGDState(None), powerSGD_hook)
     """
-    return state.reduce("powersgd", bucket)
+    return state._reduce("powersgd", bucket)
 
 
 def batched_powerSGD_hook(
@@ -180,4 +196,4 @@ def batched_powerSGD_hook(
 
         >>> ddp.register_comm_hook(PowerSGDState(None), batched_powerSGD_hook)
     """
-    return state.reduce("batched_powersgd", bucket)
+    return state._reduce("batched_powersgd", bucket)
