@@ -167,6 +167,20 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
   }
 }
 
+// A pattern for the ranks of a benchmark of two with that model. The width is
+// no other test's, so that ranks can be found by it.
+std::string ranks_of(const std::string& width) {
+  return "'[b]ench-rank --model mlp:" + width + " '";
+}
+
+// For a shell: goes on when both ranks are there, or after half a minute.
+std::string wait_for_ranks(const std::string& width) {
+  return concat(
+      "for i in $(seq 300); do [ $(pgrep -fc ",
+      ranks_of(width),
+      ") = 2 ] && break; sleep 0.1; done; ");
+}
+
 TEST(Bench, CongestionControlIsTheOneAskedFor) {
   // What the connections of a rank say while it runs. Machines allow everybody
   // their default and reno, so one of these is not among those.
@@ -183,9 +197,14 @@ TEST(Bench, CongestionControlIsTheOneAskedFor) {
         kBench,
         "--nproc 2 --link 1gbit --model mlp:81 --rounds 9999 --congestion ",
         wanted,
-        " >/dev/null 2>&1 & bench=$!; sleep 4; echo connections use $(nsenter "
-        "-n -t $(pgrep -f '[b]ench-rank --model mlp:81 ' | tail -1) "
-        "ss -tinH | grep -owE 'reno|cubic|bbr' | sort -u); kill $bench; wait"));
+        " >/dev/null 2>&1 & bench=$!; ",
+        wait_for_ranks("81"),
+        "rank=$(pgrep -f ",
+        ranks_of("81"),
+        " | tail -1); for i in $(seq 300); do "
+        "used=$(nsenter -n -t $rank ss -tinH | grep -owE 'reno|cubic|bbr' | "
+        "sort -u); [ -n \"$used\" ] && break; sleep 0.1; done; "
+        "echo connections use $used; kill $bench; wait"));
     EXPECT_THAT(result.output, HasSubstr("connections use " + wanted + "\n"));
   }
   const auto unknown = command(kBench + "--link 1gbit --congestion none-such");
@@ -208,35 +227,35 @@ TEST(Bench, PyTorchIsMeasuredBeside) {
   EXPECT_GT(row_of(report, "none").at("ratio_to_peer"), 0);
 }
 
-// Starts an endless benchmark, does `deed` to one of its ranks after a while,
-// and tells how it ended and how many ranks are left. The width is no other
-// test's, so that ranks can be found by it.
+// Starts an endless benchmark of two ranks, does `deed` to one of them after a
+// while, and tells how it ended and how many ranks are left.
 std::string disturbed(
     const std::string& width,
     const std::string& arguments,
     const std::string& deed) {
-  const std::string find = "'[b]ench-rank --model mlp:" + width + " '";
   return command(concat(
                      "exec 2>&1; timeout 60 ",
                      kBench,
-                     "--rounds 9999 --model mlp:",
+                     "--nproc 2 --rounds 9999 --model mlp:",
                      width,
                      " ",
                      arguments,
-                     " & bench=$!; sleep 4; kill -",
+                     " & bench=$!; ",
+                     wait_for_ranks(width),
+                     "sleep 4; kill -",
                      deed,
                      " $(pgrep -f ",
-                     find,
+                     ranks_of(width),
                      " | tail -1); wait $bench; echo code $?; sleep 0.2; "
                      "echo left $(pgrep -fc ",
-                     find,
+                     ranks_of(width),
                      ")"))
       .output;
 }
 
 TEST(Bench, AKilledRankIsNamedAndNothingStays) {
   const auto before = command("ip netns list; ip link show").output;
-  const auto output = disturbed("77", "--nproc 2 --link 1gbit", "KILL");
+  const auto output = disturbed("77", "--link 1gbit", "KILL");
   EXPECT_THAT(output, HasSubstr("gradwire's rank "));
   EXPECT_THAT(output, HasSubstr("was killed by signal 9 (SIGKILL)"));
   EXPECT_THAT(output, HasSubstr("code 1\nleft 0\n"));
@@ -244,7 +263,7 @@ TEST(Bench, AKilledRankIsNamedAndNothingStays) {
 }
 
 TEST(Bench, ARankThatHangsIsNamed) {
-  const auto output = disturbed("78", "--nproc 2 --timeout 6", "STOP");
+  const auto output = disturbed("78", "--timeout 6", "STOP");
   EXPECT_THAT(output, HasSubstr("(stopped)"));
   EXPECT_THAT(output, HasSubstr("within 6 s"));
   EXPECT_THAT(output, HasSubstr("code 1\nleft 0\n"));
