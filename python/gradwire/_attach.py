@@ -216,7 +216,8 @@ def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
 def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> None:
     """Write what the hook remembers (residuals, subspaces, steps) into ``folder``.
 
-    One file a rank, in a folder that all ranks share. Collective: all ranks raise when one of them cannot.
+    One file a rank, in a folder that all ranks share. Collective: all ranks raise when
+    one of them cannot.
 
     Example::
 
