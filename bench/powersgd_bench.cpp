@@ -63,13 +63,16 @@ void hook(
   const auto hook = gradwire::make_hook(spec, group);
   auto buckets = make_buckets();
   const auto step = [&] {
+    gradwire::Step step{.outcome = gradwire::Step::Outcome::kApplied};
     std::vector<gradwire::Future> done;
+    hook->begin_step(step);
     for (auto& bucket : buckets) {
       done.push_back(hook->reduce(bucket));
     }
     for (const auto& future : done) {
       future.wait();
     }
+    hook->end_step(step);
   };
   // The first one makes buffers, the second one touches the other residuals.
   step();

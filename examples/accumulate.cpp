@@ -1,4 +1,4 @@
-// Gradient accumulation: several micro-batches, one averaging.
+// Gradient accumulation: several micro-batches, averaged once.
 //
 //   gradwire run --nproc 2 -- build/release/examples/accumulate
 
@@ -23,10 +23,10 @@ int main() {
         (torch::mse_loss(ddp->forward(x), y) / kMicroBatches).backward();
       };
       if (micro + 1 < kMicroBatches) {
-        const auto guard = ddp->no_sync();  // stays on this rank
+        const auto guard = ddp->no_sync();  // gradients stay local
         backward();
       } else {
-        backward();  // averages the sum of all four
+        backward();  // averages the sum of all micro-batches
       }
     }
     sgd.step();

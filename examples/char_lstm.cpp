@@ -1,9 +1,9 @@
-// A character-level LSTM learns the licences that come with Debian, with the
-// hook, the number of steps and the seed given, on 2 ranks:
+// Trains a character-level LSTM on the licences that come with Debian. The
+// arguments are the hook, the number of steps and the seed:
 //
 //   gradwire run --nproc 2 -- build/release/examples/char_lstm int8 500 1
 //
-// prints the loss on text it has not seen and what was sent.
+// It prints the loss on text it has not seen, and the bytes sent.
 
 #include <gradwire/gradwire.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ constexpr int kWidth = 256;
 constexpr int kWindow = 64;
 constexpr int kBatch = 16;
 
-// All of them, one after another, as bytes.
+// The bytes of all licences, one after another.
 at::Tensor read_licences() {
   std::set<std::filesystem::path> files;
   for (const auto& entry :
@@ -51,7 +51,7 @@ struct CharLstm : torch::nn::Module {
       register_module("head", torch::nn::Linear(kWidth, 256));
 };
 
-// The mean loss over windows that begin at `places`.
+// The mean loss over the windows that begin at `places`.
 template <class Net>
 at::Tensor loss_at(Net& net, const at::Tensor& text, const at::Tensor& places) {
   const auto at = places.unsqueeze(1) + torch::arange(kWindow + 1);

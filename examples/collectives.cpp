@@ -1,5 +1,5 @@
-// Groups without DDP: collectives return futures, every byte is counted, and
-// all-reduce can be compressed.
+// A group without DDP. Collectives return futures, every byte is counted, and
+// an all-reduce can be compressed.
 //
 //   gradwire run --nproc 4 -- build/release/examples/collectives
 
@@ -19,11 +19,11 @@ int main() {
   reduced.wait();
   gathered.wait();
 
-  // The same sum with a quarter of the bytes and an error below one percent.
+  // The same sum with a quarter of the bytes and an error below one per cent.
   auto gradient = torch::full({1000}, group.rank() + 1.0);
   gradwire::compressed_all_reduce(group, gradient, "int8").wait();
 
-  // Even ranks among themselves; the others get an empty group.
+  // A group of the even ranks; the other ranks get an empty group.
   std::vector<int> even;
   for (int rank = 0; rank < n; rank += 2) {
     even.push_back(rank);

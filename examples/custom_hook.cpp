@@ -1,5 +1,5 @@
-// Hooks of your own: a lambda for something quick, a registered class for
-// something that spec strings can name.
+// Your own hooks: a registered class that spec strings can name, and a lambda
+// for something quick.
 //
 //   gradwire run --nproc 2 -- build/release/examples/custom_hook
 
@@ -8,7 +8,7 @@
 
 #include <iostream>
 
-// Clips every bucket to a norm before it is averaged.
+// Clips the norm of each bucket before averaging it.
 class Clip : public gradwire::Hook {
  public:
   explicit Clip(gradwire::HookContext context)
@@ -47,7 +47,7 @@ int main() {
   ddp->forward(torch::randn({4, 16}) * 100).sum().backward();
   const double clipped = net->weight.grad().norm().item<double>();
 
-  // Another hook from the next iteration on: count buckets, change nothing.
+  // From the next iteration on another hook, which only counts buckets.
   int buckets = 0;
   ddp->set_hook([&buckets](gradwire::Bucket& bucket) {
     ++buckets;

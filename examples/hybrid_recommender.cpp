@@ -1,8 +1,8 @@
-// A recommender whose embeddings live on other workers than those that train:
+// A recommender whose embeddings live on separate workers:
 //
 //   gradwire run --role trainer=2 --role embedding=2 -- hybrid_recommender
 //
-// Without roles it is all one process, and ends with the same loss.
+// Without roles it is a single process, and ends with the same loss.
 
 #include <gradwire/gradwire.h>
 #include <torch/torch.h>
@@ -15,7 +15,7 @@ constexpr int kUsers = 50, kItems = 40, kWidth = 8, kBatch = 64, kSteps = 300;
 using Tables = std::vector<rpc::RemoteModule<torch::nn::Embedding>>;
 static Tables tables;  // of the first trainer
 
-// A batch of the log: users, items and clicks, which have two hidden reasons.
+// A batch of users, items and clicks. Two hidden features decide a click.
 static std::vector<at::Tensor> read_clicks(int step) {
   torch::manual_seed(7);
   const auto taste = torch::randn({kUsers, 2});
@@ -60,8 +60,8 @@ static double train(const gradwire::Group& trainers) {
         torch::binary_cross_entropy_with_logits(net->forward(rows), batch[2]);
     gradwire::autograd::backward(context, {loss});
     dense.step(context);
-    // The embeddings' gradients are averaged over trainers as DDP averages the
-    // rest; the two collectives keep trainers in step.
+    // Averages the gradients of the embeddings over trainers, as DDP does for
+    // the rest. The two collectives keep trainers in step.
     trainers.all_gather(contexts, torch::tensor({context.id()})).wait();
     if (trainers.rank() == 0) {
       const auto* ids = contexts.data_ptr<std::int64_t>();

@@ -1,8 +1,8 @@
-// Data-parallel training in three lines more than on one process.
+// Data-parallel training of an mlp, in three lines more than on one process.
 //
 //   gradwire run --nproc 3 -- build/release/examples/train_mlp
 //
-// prints, on rank 0, a loss that falls below 0.2 and what it cost.
+// Rank 0 prints statistics and a final loss below 0.2.
 
 #include <gradwire/gradwire.h>
 #include <torch/torch.h>
@@ -10,7 +10,7 @@
 #include <iostream>
 
 int main() {
-  auto group = gradwire::init();  // torchrun, mpirun, Slurm or a world of one
+  auto group = gradwire::init();  // torchrun, mpirun, Slurm or one process
   torch::manual_seed(group.rank());
   torch::nn::Sequential net(
       torch::nn::Linear(8, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1));
@@ -20,12 +20,12 @@ int main() {
 
   double loss_value = 0;
   for (int step = 0; step < 300; ++step) {
-    // Every rank draws its own samples of y = |x| summed over features.
+    // Each rank draws its own samples of y, the sum of |x| over features.
     const auto x = torch::randn({64, 8});
     const auto y = x.abs().sum(1, /*keepdim=*/true);
     adam.zero_grad();
     auto loss = torch::mse_loss(ddp->forward(x), y) / 8;
-    loss.backward();  // averaged while it runs, identical on every rank
+    loss.backward();  // averages gradients while it runs
     adam.step();
     loss_value = loss.item<double>();
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fuzz/input.h"
+#include "fuzz/require.h"
 #include "gradwire/base/error.h"
 #include "gradwire/codec/codec.h"
 #include "tests/codec/specs.h"
@@ -22,16 +23,6 @@ namespace {
 
 using Message = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
-
-[[noreturn]] void fault(const char* what) {
-  __builtin_printf("gradwire fuzz: %s\n", what);
-  __builtin_trap();
-}
-void require(bool condition, const char* what) {
-  if (!condition) {
-    fault(what);
-  }
-}
 
 // One variant of the codec, for one kind of vectors and for none.
 struct Pair {

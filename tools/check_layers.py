@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that every include of gradwire/ keeps to the layers of docs/architecture.md.
+"""Checks that every include keeps to the layers of docs/architecture.md.
+
+Of gradwire/: rooms include only the rooms below them, and the page names the same. Of apps/: a subcommand includes
+nothing of another one. Of tests/: only tests/apps sees the command.
 
 Prints one line per offence and exits 1 when there are any.
 """
@@ -18,10 +21,9 @@ ROOMS = {
     "plan": {"base"},
     "launch": {"base"},
     "compat": {"base"},
-    "comm": {"compat", "codec", "base"},
-    "hook": {"comm", "codec", "linalg", "base"},
+    "comm": {"compat", "codec", "plan", "base"},
+    "hook": {"comm", "codec", "linalg", "plan", "base"},
     "ddp": {"hook", "comm", "plan", "compat", "base"},
-    "optim": {"hook", "comm", "plan", "compat", "base"},
     "rpc": {"ddp", "hook", "comm", "compat", "base"},
 }
 WITHOUT_TORCH = {"base", "codec", "linalg", "plan", "launch"}
@@ -34,12 +36,21 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 VERSION_TEST = re.compile(r"^\s*#\s*(if|elif).*TORCH_VERSION", re.MULTILINE)
 
 
-def offences(path):
-    """Yields what is wrong with one file of the library."""
+# What all subcommands share, in folders that stand by themselves.
+APP = "apps/gradwire"
+SHARED_BY_SUBCOMMANDS = {pathlib.PurePath("cli"), pathlib.PurePath("shared")}
+
+
+def offences_of_library(path, text):
+    """Yields what is wrong with one file of gradwire/."""
     relative = path.relative_to(ROOT)
+    if len(relative.parts) < 3 or "gloo_shim" in relative.parts:
+        return  # the umbrella header; declarations that are not ours
     room = relative.parts[1]
+    if room not in ROOMS:
+        yield f"unknown room, add it to {__file__}"
+        return
     is_header = path.suffix == ".h"
-    text = path.read_text(encoding="utf-8")
     if room != "compat" and VERSION_TEST.search(text):
         yield "tests the Torch version outside of compat/"
     for name in INCLUDE.findall(text):
@@ -60,23 +71,59 @@ def offences(path):
             yield f"a header may not include {name}"
 
 
+def offences_of_command(path, text):
+    """Yields what is wrong with one file of apps/gradwire/."""
+    folder = pathlib.PurePath(path.relative_to(ROOT / APP)).parent
+    allowed = {folder, *folder.parents}
+    if folder not in SHARED_BY_SUBCOMMANDS:
+        allowed |= SHARED_BY_SUBCOMMANDS
+    for name in INCLUDE.findall(text):
+        if name.startswith(APP) and pathlib.PurePath(name[len(APP) + 1 :]).parent not in allowed:
+            yield f"{folder} may not include {name}"
+
+
+def offences_of_test(path, text):
+    """Yields what is wrong with one file of tests/."""
+    if path.relative_to(ROOT).parts[1] != "apps":
+        for name in INCLUDE.findall(text):
+            if name.startswith("apps/"):
+                yield f"a test outside of tests/apps may not include {name}"
+
+
+def offences_of_page():
+    """Yields where the rooms of docs/architecture.md are not those of ROOMS."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = {}
+    for rooms, below in re.findall(r"^L[0-5]  (\S+(?: \S+)*) {2,}(.*)$", page, re.MULTILINE):
+        for room in rooms.split():
+            named[room] = set(re.split(r"[,;]", below)[0].split()) - {room}
+    exist = {path.name for path in (ROOT / "gradwire").iterdir() if path.is_dir()}
+    for room in sorted(exist | ROOMS.keys() | named.keys()):
+        if room not in exist or named.get(room) != ROOMS.get(room):
+            yield f"room {room} may include {named.get(room)}, in {__file__} {ROOMS.get(room)}"
+
+
+CHECKS = {
+    "gradwire": offences_of_library,
+    APP: offences_of_command,
+    "tests": offences_of_test,
+}
+
+
 def main():
-    files = sorted((ROOT / "gradwire").rglob("*.h")) + sorted(
-        (ROOT / "gradwire").rglob("*.cpp")
-    )
-    count = 0
-    for path in files:
-        relative = path.relative_to(ROOT)
-        if len(relative.parts) < 3 or "gloo_shim" in relative.parts:
-            continue  # the umbrella header; declarations that are not ours
-        if relative.parts[1] not in ROOMS:
-            print(f"{relative}: unknown room, add it to {__file__}")
-            count += 1
-            continue
-        for offence in offences(path):
-            print(f"{relative}: {offence}")
-            count += 1
-    print(f"{len(files)} files, {count} offences against the layers")
+    files, count = 0, 0
+    for offence in offences_of_page():
+        print(f"docs/architecture.md: {offence}")
+        count += 1
+    for folder, offences in CHECKS.items():
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix not in {".h", ".cpp"}:
+                continue
+            files += 1
+            for offence in offences(path, path.read_text(encoding="utf-8")):
+                print(f"{path.relative_to(ROOT)}: {offence}")
+                count += 1
+    print(f"{files} files, {count} offences against the layers")
     return 1 if count else 0
 
 

@@ -1,9 +1,11 @@
-#include "apps/gradwire/run.h"
-
 #include <algorithm>
 #include <charconv>
 #include <iostream>
+#include <map>
+#include <memory>
 
+#include "apps/gradwire/cli/subcommand.h"
+#include "apps/gradwire/shared/prefixed.h"
 #include "gradwire/base/error.h"
 #include "gradwire/comm/role.h"
 #include "gradwire/launch/spawn.h"
@@ -11,6 +13,14 @@
 namespace gradwire::apps {
 
 namespace {
+
+struct RunOptions {
+  int nproc = 2;
+  // "trainer=2": so many ranks of that role, one role after another; instead
+  // of nproc.
+  std::vector<std::string> roles;
+  std::vector<std::string> command;
+};
 
 // One a rank. Throws Error for something else than "name=count".
 std::vector<Role> parse_roles(const std::vector<std::string>& texts) {
@@ -47,13 +57,6 @@ std::map<std::string, std::string> environment_of(const Role& role) {
       {"ROLE_WORLD_SIZE", concat(role.world)}};
 }
 
-}  // namespace
-
-void print_prefixed(int rank, bool is_error, std::string_view line) {
-  auto& out = is_error ? std::cerr : std::cout;
-  out << "[rank " << rank << "] " << line << std::endl;
-}
-
 int run(const RunOptions& options) {
   const auto roles = parse_roles(options.roles);
   launch::SpawnOptions spawn;
@@ -66,14 +69,12 @@ int run(const RunOptions& options) {
     };
   }
   spawn.on_line = [&](int rank, launch::Stream stream, std::string_view line) {
-    const bool is_error = stream == launch::Stream::kErr;
-    if (roles.empty()) {
-      print_prefixed(rank, is_error, line);
-    } else {
+    std::string who = concat("rank ", rank);
+    if (!roles.empty()) {
       const Role& role = roles[static_cast<std::size_t>(rank)];
-      (is_error ? std::cerr : std::cout)
-          << "[" << role.name << role.rank << "] " << line << std::endl;
+      who = concat(role.name, role.rank);
     }
+    print_prefixed(who, stream, line);
   };
   const auto result = launch::spawn_ranks(spawn);
   if (result.first_failure) {
@@ -82,6 +83,24 @@ int run(const RunOptions& options) {
               << std::endl;
   }
   return result.exit_code();
+}
+
+}  // namespace
+
+Subcommand run_command() {
+  return {
+      "run", "start local ranks of any program", [](Flags& flags) -> Action {
+        const auto options = std::make_shared<RunOptions>();
+        flags.add("--nproc,-n", options->nproc, "number of ranks");
+        flags
+            .add(
+                "--role",
+                options->roles,
+                "ranks of a role, such as trainer=2; one option for each role")
+            .excludes = "--nproc";
+        flags.add("command", options->command, "program and its arguments");
+        return [options](const auto&) { return run(*options); };
+      }};
 }
 
 }  // namespace gradwire::apps

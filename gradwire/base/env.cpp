@@ -9,6 +9,8 @@ namespace gradwire {
 
 Environment process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {
+    // Safe as long as no thread sets variables, and nothing here does.
+    // NOLINTNEXTLINE(concurrency-mt-unsafe)
     const char* value = std::getenv(name.c_str());
     if (value == nullptr || *value == '\0') {
       return std::nullopt;

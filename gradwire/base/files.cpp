@@ -1,10 +1,11 @@
 #include "gradwire/base/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/fd.h"
@@ -15,14 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail_on(const char* what, const fs::path& path) {
-  fail(
-      "base",
-      "cannot ",
-      what,
-      " '",
-      path.string(),
-      "': ",
-      std::strerror(errno));
+  fail("base", "cannot ", what, " '", path.string(), "': ", error_text(errno));
 }
 
 void sync_folder(const fs::path& folder) {
@@ -80,6 +74,30 @@ void check_writable_file(const fs::path& file) {
   }
   if (!existed) {
     fs::remove(file);
+  }
+}
+
+std::string read_whole(const fs::path& file) {
+  const Fd handle(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat facts {};
+  if (!handle || fstat(handle.get(), &facts) != 0) {
+    fail_on("read", file);
+  }
+  std::string content;
+  content.reserve(static_cast<std::size_t>(facts.st_size) + 1);
+  for (;;) {
+    const std::size_t done = content.size();
+    content.resize(std::max(content.capacity(), done + 1));
+    const auto count =
+        read(handle.get(), content.data() + done, content.size() - done);
+    if (count < 0 && errno != EINTR) {
+      fail_on("read", file);
+    }
+    content.resize(
+        done + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    if (count == 0) {
+      return content;
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/spec.h"
 
 namespace gradwire {
 namespace {
@@ -56,11 +57,12 @@ std::string shortest(double value) {
   std::array<char, 32> text{};
   const auto end =
       std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return std::string(text.data(), end);
+  return {text.data(), end};
 }
 
 std::vector<std::string> names_of(const std::vector<Option>& options) {
   std::vector<std::string> names;
+  names.reserve(options.size());
   for (const auto& option : options) {
     names.push_back(option.name);
   }
@@ -83,7 +85,7 @@ namespace {
 
 std::string describe_numbers(const Option& option) {
   const bool whole = std::holds_alternative<std::int64_t>(option.fallback);
-  const std::string text = whole ? "integer" : "number";
+  std::string text = whole ? "integer" : "number";
   if (std::isfinite(option.least) && std::isfinite(option.most)) {
     return concat(
         text, " from ", digits(option.least), " to ", digits(option.most));
@@ -178,6 +180,29 @@ const std::string& Options::word(const std::string& name) const {
 
 bool Options::is_fallback(const Option& option) const {
   return values_.at(option.name) == option.fallback;
+}
+
+std::string Options::text(const Option& option) const {
+  const Option::Value& value = values_.at(option.name);
+  for (const auto& [word, number] : option.named) {
+    if (value == Option::Value(number)) {
+      return word;
+    }
+  }
+  return to_string(value);
+}
+
+std::string to_spec(
+    const std::string& owner,
+    const std::vector<Option>& declared,
+    const Options& options) {
+  std::map<std::string, std::string> given;
+  for (const Option& option : declared) {
+    if (!options.is_fallback(option)) {
+      given[option.name] = options.text(option);
+    }
+  }
+  return to_string(Spec{owner, std::move(given), nullptr});
 }
 
 }  // namespace gradwire

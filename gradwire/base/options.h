@@ -9,9 +9,9 @@
 
 namespace gradwire {
 
-// One option of a hook or codec: what it is called, what it may be, what it is
-// when nobody says. The kind follows from `fallback`: integer, number, switch
-// (on/off) or one word out of `choices`.
+// One option of a hook or codec: its name, its default and the values it may
+// have. The type of `fallback`, the default, says which kind of value it takes:
+// integer, number, switch (on/off) or one word out of `choices`.
 struct Option {
   using Value = std::variant<std::int64_t, double, bool, std::string>;
 
@@ -46,8 +46,10 @@ class Options {
   bool flag(const std::string& name) const;
   const std::string& word(const std::string& name) const;
 
-  // Whether the option has the value that it has when nobody gives it.
+  // Whether the option has its default value.
   bool is_fallback(const Option& option) const;
+  // The value as a spec says it.
+  std::string text(const Option& option) const;
 
  private:
   template <class T>
@@ -55,5 +57,12 @@ class Options {
 
   std::map<std::string, Option::Value> values_;
 };
+
+// "int8:block=256": the canonical spec of `owner` with these options, sorted by
+// name, without those that have their fallback. Equal options have equal specs.
+std::string to_spec(
+    const std::string& owner,
+    const std::vector<Option>& declared,
+    const Options& options);
 
 }  // namespace gradwire

@@ -24,14 +24,10 @@ struct Placement {
   long attempt = 0;
 };
 
-// Understands torchrun (and `gradwire run`), Open MPI, MPICH/PMI and Slurm, in
-// this order, because mpirun inside a Slurm job sets both kinds of variables.
-// MASTER_ADDR and MASTER_PORT count under every launcher. With none of them:
-// a world of one. Throws Error when a launcher's variables are incomplete or
-// contradict each other.
+// Reads the variables of the first row of launchers() that started this
+// process. MASTER_ADDR and MASTER_PORT count under every launcher. Without a
+// launcher: a world of one. Throws Error when a launcher's variables are
+// incomplete or contradict each other.
 Placement detect_placement(const Environment& environment);
-
-// The first host of a Slurm node list: "gpu[07-09,12],login1" -> "gpu07".
-std::string first_slurm_host(const std::string& node_list);
 
 }  // namespace gradwire

@@ -4,10 +4,10 @@
 
 namespace gradwire {
 
-// While it lives the calling thread, and for good every thread that is started
-// meanwhile, gets no SIGPIPE. Gloo and the store write to sockets without
-// asking for errors instead: the end of one rank would be the end of all that
-// talk to it, without a word. The process as a whole keeps what it has.
+// Blocks SIGPIPE in the calling thread while it lives, and for good in every
+// thread that is started meanwhile. Gloo and the store write to sockets without
+// asking for errors instead, so the end of one rank would silently end all
+// ranks that talk to it. The rest of the process is left as it is.
 class SigpipeBlocked {
  public:
   SigpipeBlocked();

@@ -7,9 +7,9 @@
 
 namespace gradwire {
 
-// A hook or codec as a user writes it: `name`, `name:key=value,key=value`, or
-// a wrapper around another one, `bf16(powersgd:rank=2)`, `wrap(inner):key=1`.
-// Only the form is known here; what the names mean is the registry's business.
+// A hook or codec as a user writes it: `name`, `name:key=value,key=value`, or a
+// wrapper around another one, `bf16(powersgd:rank=2)`, `wrap(inner):key=1`.
+// Only the form is known here; registries know what the names mean.
 struct Spec {
   std::string name;
   std::map<std::string, std::string> options;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <numeric>
+#include <system_error>
 
 namespace gradwire {
 namespace {
@@ -47,6 +48,10 @@ std::string did_you_mean(
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
+}
+
+std::string error_text(int code) {
+  return std::generic_category().message(code);
 }
 
 std::string human_bytes(double bytes) {

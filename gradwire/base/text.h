@@ -31,8 +31,8 @@ std::string join(const Range& items, std::string_view separator = ", ") {
   return out.str();
 }
 
-// The candidate with the smallest edit distance to `word`, or "" when all of
-// them are too far away to be what a person meant.
+// The candidate with the smallest edit distance to `word`, or "" when none is
+// close enough for a typing error.
 std::string nearest(
     std::string_view word, const std::vector<std::string>& candidates);
 
@@ -40,14 +40,17 @@ std::string nearest(
 std::string did_you_mean(
     std::string_view word, const std::vector<std::string>& candidates);
 
-// Up to the first end of line: errors of others come with stack traces.
+// The first line: errors of other libraries come with stack traces.
 std::string first_line(const std::string& text);
+
+// What the system says of an error number: "No such file or directory".
+std::string error_text(int code);
 
 // "12.6 MB": decimal units, as networks are sold.
 std::string human_bytes(double bytes);
 
-// 64-bit FNV-1a: a short fingerprint for comparing texts between ranks, not a
-// defence against anybody.
+// 64-bit FNV-1a: a short fingerprint for comparing texts between ranks. Not a
+// cryptographic hash.
 std::uint64_t fingerprint(std::string_view bytes);
 
 }  // namespace gradwire

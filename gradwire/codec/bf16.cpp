@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradwire::codec::HWY_NAMESPACE {
 
-// In integer operations: Highway 1.0.3 truncates.
+// In integer operations, because Highway 1.0.3 truncates.
 struct BFloat16 {
   static HWY_INLINE Halves narrow(Floats v) {
     const WordTag dw;
@@ -47,12 +47,15 @@ CodecInfo bf16_codec() {
       .summary = "bfloat16, the range of fp32 with 8 bits of precision",
       .tolerance = 1.0 / 256,
       .options = {},
-      .make = [](const Options&) {
-        return Codec(
-            {.name = "bf16",
-             .id = 17,
-             .kernels = HWY_DYNAMIC_DISPATCH(bf16_cast)()});
-      }};
+      .make =
+          [](const Options&) {
+            return Codec(
+                {.name = "bf16",
+                 .id = 17,
+                 .kernels = HWY_DYNAMIC_DISPATCH(bf16_cast)()});
+          },
+      .feedback = false,
+      .floats = CodecInfo::Floats::kBFloat16};
 }
 }  // namespace gradwire::codec
 #endif

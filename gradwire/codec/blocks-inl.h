@@ -13,8 +13,7 @@
 #include "gradwire/codec/codes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 struct Block {
   std::uint64_t stream = 0;
@@ -38,8 +37,8 @@ constexpr bool has_own_scales(std::int64_t block) {
   return Format::kScaleBytes > 0 && block > 0;
 }
 
-// Calls body(block) for every block, in order. A block size of 0: segments are
-// not cut.
+// Calls body(block) for every block, in order. With a block size of 0 every
+// segment is one block.
 template <class Format, class Body>
 HWY_INLINE void each_block(
     std::span<const Segment> segments, std::int64_t size, const Body& body) {
@@ -79,12 +78,12 @@ noise_at(Noise noise, const Block& block, std::size_t at) {
     return NoiseLanes::make(
         noise, block.stream, block.place + static_cast<std::int64_t>(at));
   } else {
-    return NoiseLanes();
+    return {};
   }
 }
 
-// Blocks that are worked on together: all of them are measured before the first
-// is encoded, so that nothing waits for a scale to be computed.
+// Blocks that are worked on together. All of them are measured before the first
+// is encoded, so that nothing waits for a scale.
 struct Blocks {
   static constexpr std::size_t kMost = 8;
 
@@ -104,8 +103,8 @@ struct Blocks {
   }
 };
 
-// Calls body(span of blocks) for all of them, in order, together as many as
-// fill a tile. A block that is longer comes alone.
+// Calls body(span of blocks) for all blocks, in order, with as many together as
+// fit into a tile. A longer block comes alone.
 template <class Format, class Body>
 HWY_INLINE void each_group(
     std::span<const Segment> segments, std::int64_t size, const Body& body) {
@@ -154,8 +153,7 @@ HWY_INLINE bool can_stream(
          block % 64 == 0 && aligned(to);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -11,8 +11,7 @@
 #include "gradwire/codec/kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 using HalfTag = hn::Rebind<std::uint16_t, FloatTag>;
 using Halves = hn::Vec<HalfTag>;
@@ -77,8 +76,7 @@ struct Cast {
   };
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -7,8 +7,8 @@
 namespace gradwire::codec {
 namespace {
 
-// Where casts and one-scale messages may be cut: nowhere in particular, but at
-// cache lines.
+// Where casts and messages of one scale are cut. They have no blocks, but whole
+// cache lines are faster.
 constexpr std::int64_t kDefaultCut = 512;
 
 // Number of blocks, and bytes of their codes.

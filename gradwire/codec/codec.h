@@ -15,9 +15,8 @@
 
 namespace gradwire::codec {
 
-// Error feedback: what is encoded is the values plus the residual, and what
-// that loses is the next residual. Both may be the same memory. Null: no
-// feedback.
+// Error feedback: encodes values + residual, and writes what the encoding loses
+// to next_residual. Both may be the same memory. Null: no feedback.
 struct Feedback {
   const float* residual = nullptr;
   float* next_residual = nullptr;
@@ -30,10 +29,9 @@ struct Feedback {
 //   scale    only where one scale serves the whole message
 //   blocks   each its scale (none for casts) and its codes
 //
-// Both sides know the segments; the header is there to notice when they do
-// not. NaN and Inf make the block they are in non-finite, block by block; a
-// constant or zero block is exact. Immutable, so thread safe; nothing here
-// allocates.
+// Both sides know the segments; the header detects a disagreement. NaN and Inf
+// make their block non-finite, and no other. A constant or zero block is exact.
+// Immutable, so thread safe; encode, decode and reduce allocate nothing.
 class Codec {
  public:
   struct Traits {
@@ -58,7 +56,7 @@ class Codec {
   bool is_stochastic() const {
     return traits_.stochastic;
   }
-  // One scale for everything: what is one message must not be cut in two.
+  // One scale for a whole message, which must then not be cut in two.
   bool has_one_scale() const {
     return traits_.block == 0 && traits_.kernels->scale_bytes > 0;
   }
@@ -78,16 +76,16 @@ class Codec {
       Noise noise = {}) const;
 
   // out = (sum over the messages in order) / divisor, which is 1 or more.
-  // Throws Error for a message that is too short, too long or damaged, and then
-  // has written nothing. False when a result is not finite.
+  // Throws Error for a message that is too short, too long or damaged, before
+  // anything is written. False when a result is not finite.
   bool decode(
       std::span<const Segment> segments,
       std::span<const ConstBytes> messages,
       float* out,
       float divisor = 1.0f) const;
 
-  // Encodes (sum over the messages in order) / divisor. `residual`, if any,
-  // gets divisor times what this encoding loses, added. Throws as decode().
+  // Encodes (sum over the messages in order) / divisor. Adds divisor times what
+  // this encoding loses to `residual`, if any. Throws as decode().
   void reduce(
       std::span<const Segment> segments,
       std::span<const ConstBytes> messages,
@@ -113,21 +111,31 @@ class Codec {
 struct CodecInfo {
   std::string name;
   std::string summary;
-  // How the worst error of one encoding compares with the largest element of a
+  // The largest error of one encoding, relative to the largest element of its
   // block.
   double tolerance = 0.0;
   std::vector<Option> options;
   std::function<Codec(const Options&)> make;
+  // Whether its hook has error feedback when nobody says.
+  bool feedback = true;
+  // What it sends are floats of this type, in which another hook can work on
+  // gradients as well.
+  enum class Floats { kNone, kHalf, kBFloat16 };
+  Floats floats = Floats::kNone;
 };
 
 // All codecs, in the order of registry.cpp.
 const std::vector<CodecInfo>& codecs();
 
-// The row of that name. Throws Error that names what there is.
+// The row of that name. Throws Error that lists the known names.
 const CodecInfo& find_codec(const std::string& name);
 
 // "int8:block=256,rounding=stochastic". Throws Error that says what is wrong
-// and what would be right.
+// and what is expected.
 Codec make_codec(const std::string& spec);
+
+// The canonical text: options sorted by name, those that change nothing left
+// out. Equal codecs have equal texts. Throws as make_codec().
+std::string check_codec_spec(const std::string& spec);
 
 }  // namespace gradwire::codec

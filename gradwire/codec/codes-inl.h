@@ -10,8 +10,7 @@
 #include "gradwire/codec/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 template <class Format>
 constexpr std::size_t code_bytes(std::size_t n) {
@@ -132,8 +131,7 @@ put(const Encoder& encoder,
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -1,5 +1,5 @@
-// Private to the codecs: messages of several ranks to their sum, divided, in
-// one pass over memory.
+// Private to the codecs: decodes messages of several ranks to their sum,
+// divided, in one pass over memory.
 
 #if defined(GRADWIRE_CODEC_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_CODEC_DECODE_INL_H_
@@ -11,8 +11,7 @@
 #include "gradwire/codec/sum-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 inline HWY_NOINLINE bool all_finite(const float* values, std::size_t n) {
   Magnitudes sizes;
@@ -22,9 +21,8 @@ inline HWY_NOINLINE bool all_finite(const float* values, std::size_t n) {
   return sizes.all_finite();
 }
 
-// False when an average is not finite. Elements are looked at one by one only
-// where nothing is known of them: those of casts, and of scales so large that
-// sums may be infinite.
+// False when an average is not finite. Elements are checked one by one only
+// with casts, and with scales so large that sums may be infinite.
 template <class Format, bool kStream, std::size_t kCount>
 bool decode_block(
     const DecodeArgs& args, const Divisor& by, const Block& block) {
@@ -80,8 +78,7 @@ bool decode(const DecodeArgs& args) {
   return finite;
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -1,5 +1,5 @@
-// Private to the codecs: values to a message, with or without error feedback,
-// in one pass over memory.
+// Private to the codecs: encodes values to a message, with or without error
+// feedback, in one pass over memory.
 
 #if defined(GRADWIRE_CODEC_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_CODEC_ENCODE_INL_H_
@@ -11,17 +11,16 @@
 #include "gradwire/codec/blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
-// Where the values to encode come from: memory, with the residual of earlier
-// steps added where there is feedback.
+// Reads the values to encode from memory, and with feedback adds the residual
+// of earlier steps.
 template <bool kFeedback>
 struct FromMemory {
   const float* values;
   const float* residual;
 
-  // What will be measured while this is encoded is on its way then.
+  // Fetches what is measured next while this is encoded.
   HWY_INLINE void prefetch_next(std::size_t i) const {
     hwy::Prefetch(values + i + kTile);
     if constexpr (kFeedback) {
@@ -44,7 +43,8 @@ template <class Format, bool kWhole>
 HWY_INLINE void measure_vector(
     typename Format::Measure& range, Floats v, std::size_t count) {
   if constexpr (!kWhole) {
-    // Lanes past the end repeat the first one: they must not widen a range.
+    // Lanes past the end repeat the first one, so that they do not widen a
+    // range.
     const FloatTag d;
     v = hn::IfThenElse(hn::FirstN(d, count), v, hn::Set(d, hn::GetLane(v)));
   }
@@ -76,16 +76,16 @@ HWY_NOINLINE std::int32_t least_bits(const Source& source, std::size_t n) {
   return hn::GetLane(hn::MinOfLanes(di, least));
 }
 
-// A lane mask of what is neither NaN nor infinite.
+// Lanes that are neither NaN nor infinite.
 HWY_INLINE hn::Mask<FloatTag> is_finite(Floats v) {
   return hn::RebindMask(
       FloatTag(), hn::Lt(abs_bits(v), hn::Set(IntTag(), kInfinityBits)));
 }
 
-// What happens to what a tile's encoding lost. A cast finds out element by
-// element that something cannot be sent: that must not stay in a residual for
-// ever, so the old residual does. (Blocks with a scale are left out as a
-// whole.)
+// What becomes of the loss of a tile. A cast discovers element by element that
+// a value cannot be sent. An infinite loss would stay in the residual for ever,
+// so such an element keeps its old residual. (Blocks with a scale are left out
+// as a whole.)
 struct DropLoss {
   template <bool kWhole, class Encoder>
   HWY_INLINE void take(
@@ -278,8 +278,7 @@ void encode(const EncodeArgs& args) {
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -1,5 +1,5 @@
-// IEEE half precision, rounded to nearest even. What is beyond its range
-// becomes infinite.
+// IEEE half precision, rounded to nearest even. Values beyond its range become
+// infinite.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gradwire/codec/fp16.cpp"
@@ -12,7 +12,7 @@ namespace gradwire::codec::HWY_NAMESPACE {
 
 struct Float16 {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  // The processor has instructions for it.
+  // The processor has instructions for this.
   using Native = hn::Rebind<hwy::float16_t, FloatTag>;
   static HWY_INLINE Halves narrow(Floats v) {
     return hn::BitCast(HalfTag(), hn::DemoteTo(Native(), v));
@@ -95,12 +95,15 @@ CodecInfo fp16_codec() {
       .summary = "half precision, 11 bits of precision up to 65504",
       .tolerance = 1.0 / 2048,
       .options = {},
-      .make = [](const Options&) {
-        return Codec(
-            {.name = "fp16",
-             .id = 16,
-             .kernels = HWY_DYNAMIC_DISPATCH(fp16_cast)()});
-      }};
+      .make =
+          [](const Options&) {
+            return Codec(
+                {.name = "fp16",
+                 .id = 16,
+                 .kernels = HWY_DYNAMIC_DISPATCH(fp16_cast)()});
+          },
+      .feedback = false,
+      .floats = CodecInfo::Floats::kHalf};
 }
 }  // namespace gradwire::codec
 #endif

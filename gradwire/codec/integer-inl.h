@@ -15,11 +15,10 @@
 #include "gradwire/codec/kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
-// Beyond these the reciprocal of a step is no normal float: values and step are
-// then multiplied by a power of two first, which changes no digit.
+// Beyond these limits the reciprocal of a step is not a normal float. Values
+// and step are then first multiplied by a power of two, which keeps all digits.
 inline constexpr float kSmall = 0x1p-100f;
 inline constexpr float kLarge = 0x1p100f;
 
@@ -48,7 +47,7 @@ HWY_INLINE Floats clamp(Floats v, float least, float most) {
   return hn::Min(hn::Max(v, hn::Set(d, least)), hn::Set(d, most));
 }
 
-// Up or down to an integer, with chances that make it right on average.
+// Rounds up or down to an integer at random, right on average.
 HWY_INLINE Floats round_at_random(
     Floats v, const NoiseLanes& noise, std::size_t i, float least, float most) {
   return clamp(hn::Floor(hn::Add(v, noise.uniform(i))), least, most);
@@ -70,15 +69,16 @@ HWY_INLINE Ints load_codes(const Stored* from) {
   return hn::PromoteTo(IntTag(), hn::LoadU(narrow, from));
 }
 
-// Steps have 16 significant bits at most: with a code of 8 bits the product is
-// exact, and as part of a sum it may be fused or not. (The step of a block of
-// one magnitude may have more: its codes are 1 and -1. Codes and steps that no
-// encoder wrote give other bits on other processors, and no harm.)
+// A step has at most 16 significant bits, so its product with a code of 8 bits
+// is exact, and a fused multiply-add gives the same bits as a product and a
+// sum. (The step of a block of one magnitude may have more bits; its codes are
+// 1 and -1. Codes and steps that no encoder writes may give different bits on
+// different processors, which does no harm.)
 HWY_INLINE std::int32_t step_spacing(std::int32_t bits) {
   return bits < 1 << 16 ? 1 : 1 << 8;
 }
 
-// The smallest such step of which `codes` reach a finite range.
+// The smallest such step with codes * step >= range, which is finite.
 template <class Range>
 HWY_INLINE float reaching_step(Range range, Range codes) {
   auto bits = std::bit_cast<std::int32_t>(static_cast<float>(range / codes));
@@ -95,8 +95,8 @@ HWY_INLINE float next_smaller_step(float step) {
   return std::bit_cast<float>(bits - step_spacing(bits - 1));
 }
 
-// What code 1 stands for when the largest magnitude is to be code `codes`.
-// Elements that have all the same size are code 1, which is exact.
+// The step that gives the largest magnitude the code `codes`. If all elements
+// have the same magnitude, it is that magnitude, and the code 1 is exact.
 template <class Least>
 HWY_INLINE float step_for(
     const Magnitudes& magnitudes, float codes, const Least& least) {
@@ -118,7 +118,7 @@ struct Symmetric {
   static constexpr std::size_t kScaleBytes = 4;
   static constexpr bool kCanRound = true;
   static constexpr float kMost = (1 << (kBits - 1)) - 1;
-  // Half bytes have no sign: they are counted from the smallest.
+  // Half bytes have no sign, so codes are stored with an offset.
   static constexpr std::int32_t kOffset = kBits == 8 ? 0 : 1 << (kBits - 1);
   using Stored = std::conditional_t<kBits == 8, std::int8_t, std::uint8_t>;
 
@@ -144,8 +144,8 @@ struct Symmetric {
   };
   struct Encoder {
     ByStep by_step;
-    // Codes are floats in units of 1 / before: then there is one product less
-    // to do, and what is small or large is in reach all the same.
+    // Codes are floats in units of 1 / before. This saves a product, and still
+    // covers very small and very large values.
     float step;
     // Adding it rounds to these units, half to even, and leaves the code in the
     // lowest byte.
@@ -198,8 +198,8 @@ struct Symmetric {
   };
 };
 
-// From the smallest element to the largest: one more code, and no code wasted
-// on values that a block does not have.
+// From the smallest element to the largest: one code more than Symmetric has,
+// and none for values that a block does not have.
 template <int kBits>
 struct Affine {
   static constexpr std::size_t kCodeBits = kBits;
@@ -219,8 +219,8 @@ struct Affine {
     }
   };
   struct Decoder {
-    // A range may be twice the largest float, and code times step then is none:
-    // decoded in units of `unit`.
+    // A range may be twice the largest float, which code times step cannot
+    // express: decoding is in units of `unit`.
     float step;
     float base;
     float unit;
@@ -260,7 +260,8 @@ struct Affine {
     HWY_INLINE Floats
     put(Floats v, const NoiseLanes& noise, std::size_t i, Stored* to) const {
       const FloatTag d;
-      // A product with a power of two: exact, or so small that the code is 0.
+      // The product with a power of two is exact, or so small that the code is
+      // 0.
       v = hn::MulSub(v, hn::Set(d, by_step.before), hn::Set(d, least));
       v = hn::Mul(v, hn::Set(d, by_step.to_code));
       if constexpr (kStochastic) {
@@ -294,7 +295,7 @@ struct Affine {
       if (!magnitudes.all_finite()) {
         return {std::numeric_limits<float>::quiet_NaN(), 0};
       }
-      // Adding zero: -0 and 0 are equal, so which one is found is chance.
+      // Zero is added because -0 and 0 are equal: which one is found is chance.
       const float low = hn::GetLane(hn::MinOfLanes(d, least)) + 0.0f;
       const float high = hn::GetLane(hn::MaxOfLanes(d, most)) + 0.0f;
       if (low > high) {
@@ -311,8 +312,7 @@ struct Affine {
   };
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -34,8 +34,7 @@
 #include "gradwire/codec/reduce-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 template <class Format>
 std::size_t damaged_scale(
@@ -71,8 +70,7 @@ const Kernels* kernels() {
   return &table;
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the codecs: what one of them does, for one kind of processor.
+// Private to the codecs: the operations of one codec for one kind of processor.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +11,8 @@
 
 namespace gradwire::codec {
 
-// What a stochastic rounding draws its bits from: a counter-based generator, so
-// that the same key gives the same bits whatever the threads, buckets and
-// vector lengths.
+// The source of stochastic rounding: a counter-based generator. The same key
+// gives the same bits, whatever the threads, buckets and vector lengths.
 struct Noise {
   std::uint64_t key = 0;
 
@@ -54,8 +53,8 @@ struct ReduceArgs {
   float divisor = 1.0f;
   bool stochastic = false;
   Noise noise = {};
-  // Error feedback: gets the loss of this encoding, multiplied by the divisor,
-  // added. Null: no feedback.
+  // Error feedback: the loss of this encoding, multiplied by the divisor, is
+  // added to it. Null: no feedback.
   float* residual = nullptr;
   // As in EncodeArgs.
   std::uint8_t* out = nullptr;
@@ -68,8 +67,8 @@ struct Kernels {
   // False when something that was decoded is not finite.
   bool (*decode)(const DecodeArgs&);
   void (*reduce)(const ReduceArgs&);
-  // Where in a message, header included, a scale is that no encoder can have
-  // written; 0: nowhere.
+  // The place in a message, header included, of a scale that no encoder writes;
+  // 0: there is none.
   std::size_t (*damaged_scale)(
       std::span<const Segment>, std::int64_t block, const std::uint8_t*);
 };

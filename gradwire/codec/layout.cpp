@@ -43,6 +43,15 @@ std::int64_t count_elems(std::span<const Segment> segments) {
   return elems;
 }
 
+std::int64_t count_blocks(
+    std::span<const Segment> segments, std::int64_t block) {
+  std::int64_t blocks = 0;
+  for (const auto& segment : segments) {
+    blocks += segment.elems / block + (segment.elems % block > 0);
+  }
+  return blocks;
+}
+
 std::vector<Segments> split(
     std::span<const Segment> segments, std::int64_t block, std::int64_t parts) {
   if (block < 1 || parts < 1) {

@@ -6,9 +6,9 @@
 
 namespace gradwire::codec {
 
-// A run of consecutive elements of one parameter. Blocks start anew at every
-// segment, and rounding noise depends on the parameter and on the place in it,
-// so that what becomes of an element does not depend on the bucket it is in.
+// A run of consecutive elements of one parameter. Each segment starts a new
+// block, and rounding noise depends on the parameter and the place in it. So
+// the result for an element does not depend on its bucket.
 struct Segment {
   std::int64_t elems = 0;
   // Which parameter, as a fingerprint of its name.
@@ -22,6 +22,9 @@ struct Segment {
 using Segments = std::vector<Segment>;
 
 std::int64_t count_elems(std::span<const Segment> segments);
+// Of `block` elements or what is left of a segment.
+std::int64_t count_blocks(
+    std::span<const Segment> segments, std::int64_t block);
 
 // Cuts the elements into `parts` runs of nearly equal length, one after
 // another. Cuts fall between blocks of `block` elements; some parts may be

@@ -10,7 +10,7 @@ inline Option block_option() {
   return {
       .name = "block",
       .fallback = std::int64_t{512},
-      .help = "elements that share a scale, or tensor: all of a message",
+      .help = "elements that share a scale; tensor: all of a message",
       .least = 32,
       .most = 1 << 20,
       .named = {{"tensor", 0}}};
@@ -20,7 +20,7 @@ inline Option scheme_option() {
   return {
       .name = "scheme",
       .fallback = "symmetric",
-      .help = "codes around zero, or from the smallest to the largest element",
+      .help = "codes around zero, or from the smallest element to the largest",
       .choices = {"symmetric", "affine"}};
 }
 

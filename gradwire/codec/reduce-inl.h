@@ -1,5 +1,5 @@
-// Private to the codecs: messages of several ranks to the message of their
-// average, without a trip to memory in between.
+// Private to the codecs: reduces messages of several ranks to the message of
+// their average, which is not written to memory in between.
 
 #if defined(GRADWIRE_CODEC_REDUCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_CODEC_REDUCE_INL_H_
@@ -12,8 +12,7 @@
 #include "gradwire/codec/sum-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 // A tile of averages.
 struct FromTile {
@@ -37,7 +36,7 @@ void average_tile(
     float* to,
     typename Format::Measure& range) {
   const Sum<Format, kCount> sum(args.messages, block.scale);
-  // Copies: what is reached through a reference stays in memory.
+  // Copies, because what is reached through a reference stays in memory.
   const Divisor divisor = by;
   typename Format::Measure tile_range = range;
   sum.tile(
@@ -67,14 +66,14 @@ class Averages {
     average_(args_, divisor_, block, at, to, range);
   }
 
-  // The scale of a block that is one tile, which `to` gets.
+  // Averages a block of one tile into `to`, and returns its scale.
   HWY_INLINE Scale scale_of_tile(const Block& block, float* to) const {
     Measure range;
     tile(block, 0, to, range);
     return range.finish(
         [&]() HWY_ATTR { return least_bits(FromTile{to}, block.n); });
   }
-  // The scale of one that is more.
+  // The scale of a longer block.
   Scale scale_of(const Block& block) const {
     return measure([&](const auto& body) HWY_ATTR { body(block); });
   }
@@ -93,7 +92,7 @@ class Averages {
       &average_tile<Format, 3>,
       &average_tile<Format, 4>};
 
-  // Of the blocks that each_one(body) calls body(block) for.
+  // Measures all blocks for which each_one(body) calls body(block).
   template <class EachOne>
   HWY_INLINE Scale measure(const EachOne& each_one) const {
     HWY_ALIGN std::array<float, kTile> average;
@@ -146,7 +145,7 @@ HWY_INLINE void encode_average(
   }
 }
 
-// Of a long block, whose averages were not kept.
+// Encodes a long block, whose averages were not kept.
 template <class Format, bool kStochastic>
 void encode_long_block(
     const ReduceArgs& args,
@@ -219,8 +218,7 @@ void reduce(const ReduceArgs& args) {
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

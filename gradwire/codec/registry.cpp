@@ -33,6 +33,7 @@ const CodecInfo& find_codec(const std::string& name) {
     return *row;
   }
   std::vector<std::string> known;
+  known.reserve(rows.size());
   for (const auto& info : rows) {
     known.push_back(info.name);
   }
@@ -45,13 +46,29 @@ const CodecInfo& find_codec(const std::string& name) {
       did_you_mean(name, known));
 }
 
-Codec make_codec(const std::string& text) {
-  const Spec spec = parse_spec(text);
+namespace {
+
+const CodecInfo& row_of(const Spec& spec) {
   const CodecInfo& info = find_codec(spec.name);
   if (spec.inner) {
     fail("codec", "'", spec.name, "' takes nothing in parentheses");
   }
+  return info;
+}
+
+}  // namespace
+
+Codec make_codec(const std::string& text) {
+  const Spec spec = parse_spec(text);
+  const CodecInfo& info = row_of(spec);
   return info.make(Options(spec.name, info.options, spec.options));
+}
+
+std::string check_codec_spec(const std::string& text) {
+  const Spec spec = parse_spec(text);
+  const CodecInfo& info = row_of(spec);
+  return to_spec(
+      spec.name, info.options, Options(spec.name, info.options, spec.options));
 }
 
 }  // namespace gradwire::codec

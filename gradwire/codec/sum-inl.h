@@ -1,5 +1,5 @@
-// Private to the codecs: the sum of what several messages say of a block, in
-// the order of the messages.
+// Private to the codecs: sums a block of several messages, in the order of the
+// messages.
 
 #if defined(GRADWIRE_CODEC_SUM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADWIRE_CODEC_SUM_INL_H_
@@ -14,24 +14,23 @@
 #include "gradwire/codec/blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 
 using Messages = std::span<const std::span<const std::uint8_t>>;
 
-// Up to so many messages are summed in registers, more of them in a tile.
+// Up to this many messages are summed in registers, more of them in a tile.
 inline constexpr std::size_t kMostTogether = 4;
 
-// Which Sum is for these messages.
+// The kCount of the Sum for these messages.
 HWY_INLINE std::size_t sum_kind(Messages messages) {
   return messages.size() <= kMostTogether ? messages.size() : 0;
 }
 
-// Sums stay finite as long as bounds add up to less: rounding is far from
-// making up the difference.
+// A sum is finite if bounds add up to less than this: rounding errors are far
+// smaller than the rest.
 inline constexpr float kSurelyFinite = 0x1p127f;
 
-// Of exactly kCount messages.
+// The sum of exactly kCount messages.
 template <class Format, std::size_t kCount>
 class Sum {
  public:
@@ -94,7 +93,7 @@ class Sum {
   std::array<Decoder, kCount> decoders_;
 };
 
-// Of any number.
+// The sum of any number of messages.
 template <class Format>
 class Sum<Format, 0> {
  public:
@@ -104,8 +103,8 @@ class Sum<Format, 0> {
   template <class Finish>
   HWY_INLINE void tile(
       std::size_t codes, std::size_t n, const Finish& finish) const {
-    // From -0 on, which is what changes no sum: however many messages are
-    // summed, it is as if it began with the first.
+    // Starts from -0, which changes no sum. So the sum is as if it began with
+    // the first message.
     HWY_ALIGN std::array<float, kTile> sums;
     sums.fill(messages_.empty() ? 0.0f : -0.0f);
     for (const auto& message : messages_) {
@@ -154,7 +153,8 @@ class Sum<Format, 0> {
   std::size_t scale_;
 };
 
-// Division by the number of ranks, as a product where that gives the same bits.
+// Divides by the number of ranks, with a product where that gives the same
+// bits.
 struct Divisor {
   float divisor;
   float reciprocal;
@@ -172,8 +172,7 @@ struct Divisor {
   }
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

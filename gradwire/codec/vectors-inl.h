@@ -18,8 +18,7 @@
 #include "gradwire/codec/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace gradwire::codec {
-namespace HWY_NAMESPACE {
+namespace gradwire::codec::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::ScalableTag<float>;
@@ -30,8 +29,8 @@ using Ints = hn::Vec<IntTag>;
 using Words = hn::Vec<WordTag>;
 
 inline constexpr std::size_t kTile = 1024;
-// From here on outputs are written past the caches, where they would not stay
-// for long.
+// Outputs of at least this many elements are written past the caches, where
+// they would not stay long.
 inline constexpr std::int64_t kStreamElems = std::int64_t{4} << 20;
 
 inline constexpr std::int32_t kAbsMask = 0x7fffffff;
@@ -47,9 +46,9 @@ HWY_INLINE std::int32_t largest(Ints v) {
   return hn::GetLane(hn::MaxOfLanes(di, v));
 }
 
-// The largest magnitude of many floats, as bits: NaN is then the largest of
-// all. (Only constructors that are written out are compiled for the right
-// processor.)
+// The largest magnitude of many floats, as bits, which makes NaN the largest of
+// all. (The constructor is written out: an implicit one would not be compiled
+// for the right processor.)
 struct Magnitudes {
   Ints largest_bits;
 
@@ -63,14 +62,14 @@ struct Magnitudes {
   HWY_INLINE bool all_finite() const {
     return most_bits() < kInfinityBits;
   }
-  // Where lanes differ, so do elements.
+  // False if lanes differ, because then elements differ too.
   HWY_INLINE bool may_be_equal(std::int32_t most) const {
     const IntTag di;
     return hn::AllTrue(di, hn::Eq(largest_bits, hn::Set(di, most)));
   }
 };
 
-// What is added to a float to round it, see to_integer().
+// Added to a float to round it, see to_integer().
 inline constexpr float kToInteger = 0x1.8p23f;
 
 // Integers as floats and as bits.
@@ -79,10 +78,10 @@ struct Rounded {
   Ints code;
 };
 
-// To the nearest integer, half to even. Adding and taking away 1.5 * 2^23
-// rounds what is smaller than 2^22, and leaves the integer in the lowest bits.
-// Of what is larger the result means nothing, but can be had: a conversion of
-// it would be undefined.
+// Rounds to the nearest integer, half to even. Adding 1.5 * 2^23 and
+// subtracting it again rounds floats below 2^22, and leaves the integer in the
+// lowest bits. For larger floats the result is meaningless but defined; that of
+// a conversion would not be.
 HWY_INLINE Rounded to_integer(Floats v) {
   const FloatTag d;
   const IntTag di;
@@ -102,9 +101,9 @@ HWY_INLINE std::uint64_t mix(std::uint64_t x) {
 }
 
 // Uniform numbers in (0, 1), one for every element of a parameter: odd
-// multiples of 2^-16. Added to a code of 8 bits that is exact, and a code that
-// rounding moved by less than that is still rounded to itself: constants stay
-// exact.
+// multiples of 2^-16. Adding one to a code of 8 bits is exact. A code that an
+// earlier rounding moved by less than 2^-16 is still rounded to itself, so
+// constants stay exact.
 struct NoiseLanes {
   std::uint32_t first = 0;
   std::uint32_t key = 0;
@@ -144,8 +143,8 @@ struct NoiseLanes {
 
 // ---- Vectors of a tile -----------------------------------------------------
 
-// Calls body(i, count) for vectors of a run: count is Lanes() but for the last.
-// Bodies see as a constant whether a vector is whole.
+// Calls body(i, count, whole) for the vectors of a run. count is Lanes() except
+// in the last one; whole says so as a constant.
 template <class Body>
 HWY_INLINE void each_vector(std::size_t n, const Body& body) {
   const std::size_t lanes = hn::Lanes(FloatTag());
@@ -185,8 +184,7 @@ HWY_INLINE void store(Floats v, float* to, std::size_t count) {
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace gradwire::codec
+}  // namespace gradwire::codec::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -7,10 +7,11 @@
 
 namespace gradwire {
 
-// The ranks of `process_group` with connections of their own over the same
-// network devices and with the same timeout. Before they connect, ranks agree
+// The ranks of `process_group` with connections of their own, made like its
+// own and with the same timeout. Before they connect, ranks agree
 // through that group's store on what `find_facts` finds, as in agree_checked.
-// Collective. Throws Error when the group has no Gloo for the CPU.
+// Collective. Throws Error when no
+// transport goes with the group.
 Group adopt(
     const c10::intrusive_ptr<c10d::ProcessGroup>& process_group,
     const std::string& subject,

@@ -1,15 +1,19 @@
 #include "gradwire/comm/agreement.h"
 
+#include <torch/version.h>
+
 #include <algorithm>
+#include <sstream>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/version.h"
 #include "gradwire/comm/agreement_impl.h"
+#include "gradwire/comm/shared_store_impl.h"
 
 namespace gradwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::milliseconds;
 
 constexpr auto kLinger = std::chrono::seconds(5);
 constexpr char kFieldEnd = '\x1f';
@@ -25,17 +29,27 @@ std::string to_text(
   return text;
 }
 
+// Of a text that a peer has written: whatever it is, this ends.
 std::vector<std::string> fields(const std::string& text) {
   std::vector<std::string> result;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find(kFieldEnd, begin);
-    result.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  std::istringstream rest(text);
+  for (std::string field; std::getline(rest, field, kFieldEnd);) {
+    result.push_back(field);
   }
   return result;
 }
 
 class Board {
+  template <class Operation>
+  auto asking(const Operation& operation) {
+    try {
+      return operation();
+    } catch (const std::exception& e) {
+      fail_waiting(
+          concat("the other ranks could not be asked: ", first_line(e.what())));
+    }
+  }
+
  public:
   Board(
       c10d::Store& store,
@@ -47,57 +61,44 @@ class Board {
         prefix_(std::move(prefix)),
         origin_(origin),
         timeout_(timeout),
+        until_(Clock::now() + timeout),
         subject_(subject) {}
 
   void publish(const std::string& text) {
-    put(key(origin_.rank, "text"), text);
-    put(key(origin_.rank, "print"), concat(fingerprint(text)));
+    asking([&] {
+      put(key(origin_.rank, "text"), text);
+      put(key(origin_.rank, "print"), concat(fingerprint(text)));
+    });
   }
 
   std::string read(int rank, const char* what) {
     const std::string name = key(rank, what);
-    const auto started = Clock::now();
-    try {
-      store_.wait({name}, timeout_);
-      const auto bytes = store_.get(name);
-      return {bytes.begin(), bytes.end()};
-    } catch (const std::exception& e) {
-      const bool late = Clock::now() - started >= timeout_;
-      throw CommError(concat(
-          "[gradwire.comm] ",
-          subject_,
-          ": rank ",
+    if (!asking([&] { return wait_for_keys(store_, {name}, until_); })) {
+      fail_waiting(concat(
+          "rank ",
           rank,
-          late ? concat(
-                     " did not arrive within ", timeout_.count() / 1000.0, " s")
-               : " could not be asked, the store is lost",
-          " (rank ",
-          origin_.rank,
-          " of ",
-          origin_.world,
-          " waited on group '",
-          origin_.group,
-          "'): ",
-          first_line(e.what())));
+          " did not arrive within ",
+          static_cast<double>(timeout_.count()) / 1000.0,
+          " s"));
     }
+    const auto bytes = asking([&] { return store_.get(name); });
+    return {bytes.begin(), bytes.end()};
   }
 
   // Holds this rank until those that are here have read everything: it may
   // serve the store and is about to throw.
   void linger() {
-    put(key(origin_.rank, "left"), "");
     const auto until =
         Clock::now() + std::min<Clock::duration>(timeout_, kLinger);
-    for (int rank = 0; rank < origin_.world; ++rank) {
-      try {
+    try {
+      put(key(origin_.rank, "left"), "");
+      for (int rank = 0; rank < origin_.world; ++rank) {
         if (store_.check({key(rank, "print")})) {
-          const auto left =
-              std::chrono::duration_cast<Milliseconds>(until - Clock::now());
-          store_.wait({key(rank, "left")}, std::max(left, Milliseconds(1)));
+          wait_for_keys(store_, {key(rank, "left")}, until);
         }
-      } catch (const std::exception&) {
-        return;  // gone already, or too slow: the error matters more
       }
+    } catch (const std::exception&) {
+      // Gone already: the error that is about to be thrown matters more.
     }
   }
 
@@ -109,10 +110,26 @@ class Board {
     store_.set(name, std::vector<std::uint8_t>(value.begin(), value.end()));
   }
 
+  [[noreturn]] void fail_waiting(const std::string& what) const {
+    throw CommError(concat(
+        "[gradwire.comm] ",
+        subject_,
+        ": ",
+        what,
+        " (rank ",
+        origin_.rank,
+        " of ",
+        origin_.world,
+        " waited on group '",
+        origin_.group,
+        "')"));
+  }
+
   c10d::Store& store_;
   std::string prefix_;
   const Origin& origin_;
   std::chrono::milliseconds timeout_;
+  Clock::time_point until_;
   const std::string& subject_;
 };
 
@@ -158,6 +175,11 @@ class Board {
 }
 
 }  // namespace
+
+std::vector<Fact> library_facts() {
+  return {
+      {"version of gradwire", version()}, {"version of Torch", TORCH_VERSION}};
+}
 
 void agree_through(
     c10d::Store& store,
@@ -214,6 +236,21 @@ void agree(
       impl.options.timeout,
       subject,
       facts);
+}
+
+std::string share(
+    const Group& group, const std::string& subject, const std::string& text) {
+  auto& impl = group.impl();
+  Board board(
+      *impl.store,
+      concat("agree/", impl.agreements++),
+      impl.origin,
+      impl.options.timeout,
+      subject);
+  if (group.rank() == 0) {
+    board.publish(text);
+  }
+  return board.read(0, "text");
 }
 
 void agree_checked(

@@ -32,4 +32,9 @@ void agree_checked(
     const std::string& subject,
     const std::function<std::vector<Fact>()>& find_facts);
 
+// Rank 0's text, on every rank, through the store. Collective. A rank 0 that
+// does not come within the group's timeout is named in a CommError.
+std::string share(
+    const Group& group, const std::string& subject, const std::string& text);
+
 }  // namespace gradwire

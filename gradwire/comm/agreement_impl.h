@@ -7,6 +7,10 @@
 
 namespace gradwire {
 
+// Versions of gradwire and Torch: ranks with different ones would not
+// understand each other.
+std::vector<Fact> library_facts();
+
 void agree_through(
     c10d::Store& store,
     const std::string& prefix,

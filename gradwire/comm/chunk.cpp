@@ -13,178 +13,138 @@ namespace {
 
 using codec::Codec;
 
-at::Tensor make_bytes(std::int64_t count) {
-  return at::zeros({count}, at::kByte);
-}
-
-std::span<std::uint8_t> slice(
-    const at::Tensor& bytes, std::int64_t from, std::int64_t count) {
-  return {
-      bytes.data_ptr<std::uint8_t>() + from, static_cast<std::size_t>(count)};
-}
-
-std::int64_t total(const std::vector<std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
-
 }  // namespace
 
-void ExchangeRun::chunk_ended(const std::exception_ptr& error) {
-  if (error) {
-    const std::lock_guard lock(mutex);
-    first_error = first_error ? first_error : error;
+std::span<const Lane::Job::Step> Chunk::steps_in(int world) {
+  static const Step kPair[] = {
+      step("all-to-all", &Chunk::send_shards), step("decode", &Chunk::finish)};
+  static const Step kWithOwners[] = {
+      step("all-to-all", &Chunk::send_shards),
+      step("all-gather", &Chunk::send_sum),
+      step("decode", &Chunk::finish)};
+  if (plan::has_owners(world)) {
+    return kWithOwners;
   }
-  if (--chunks_left > 0) {
-    return;
-  }
-  if (first_error) {
-    result->setError(first_error);
-  } else {
-    result->markCompleted(c10::IValue(use.values));
-  }
+  return kPair;
 }
 
 Chunk::Chunk(
     std::shared_ptr<const Codec> codec,
     const Exchange::Layout& layout,
-    std::int64_t first)
+    std::int64_t first,
+    const std::vector<int>& owners)
     : codec_(std::move(codec)),
-      rank_(layout.rank),
-      world_(layout.world),
+      steps_(steps_in(layout.world)),
       first_(first),
-      elems_(codec::count_elems(layout.segments)),
-      inputs_(layout.world) {
-  const int shards = world_ == 2 ? 1 : world_;
-  for (auto& part : codec::split(layout.segments, codec_->cut(), shards)) {
+      elems_(codec::count_elems(layout.segments)) {
+  std::vector<Bytes> messages;
+  for (auto& part :
+       codec::split(layout.segments, codec_->cut(), std::ssize(owners))) {
     const std::int64_t elems = codec::count_elems(part);
-    const Bytes bytes = codec_->message_parts(part);
-    shards_.push_back({std::move(part), first, bytes.total(), bytes.metadata});
+    messages.push_back(codec_->message_parts(part));
+    shards_.push_back({.segments = std::move(part), .first = first});
     first += elems;
   }
-  if (world_ == 2) {
-    plan_pair();
-  } else {
-    plan_shards();
+  plan_ = plan::plan_chunk(layout.rank, layout.world, messages, owners);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i] = at::zeros({plan_.buffer_bytes[i]}, at::kByte);
   }
-}
-
-// Both ranks send all of it.
-void Chunk::plan_pair() {
-  const Shard& all = shards_[0];
-  const int peer = 1 - rank_;
-  own_ = make_bytes(all.bytes);
-  incoming_ = make_bytes(all.bytes);
-  ByteCounts bytes(2);
-  bytes[peer] = all.bytes;
-  to_owners_ = plan_transfer(incoming_, own_, bytes, bytes);
-  to_owners_.metadata_bytes = all.metadata_bytes;
-  inputs_[rank_] = slice(own_, 0, all.bytes);
-  inputs_[peer] = slice(incoming_, 0, all.bytes);
-}
-
-void Chunk::plan_shards() {
-  const Shard& mine = shards_[rank_];
-  ByteCounts theirs(world_);
-  ByteCounts ours(world_, mine.bytes);
-  ours[rank_] = 0;
-  std::int64_t their_metadata = 0;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
-    if (!is_own(i)) {
-      theirs[i] = shards_[i].bytes;
-      their_metadata += shards_[i].metadata_bytes;
-    }
+    shards_[i].encoded = bytes(plan_.shards[i].encoded);
+    shards_[i].result = bytes(plan_.shards[i].result);
   }
-  own_ = make_bytes(mine.bytes);
-  outgoing_ = make_bytes(total(theirs));
-  incoming_ = make_bytes(total(ours));
-  reduced_ = make_bytes(total(ours));
-  gathered_ = make_bytes(total(theirs));
-  to_owners_ = plan_transfer(incoming_, outgoing_, ours, theirs);
-  to_owners_.metadata_bytes = their_metadata;
-  to_all_ = plan_transfer(gathered_, reduced_, theirs, ours);
-  to_all_.metadata_bytes = (world_ - 1) * mine.metadata_bytes;
-  std::int64_t at = 0;
-  for (int i = 0; i < world_; ++i) {
-    inputs_[i] = i == rank_ ? slice(own_, 0, mine.bytes)
-                            : slice(incoming_, at, mine.bytes);
-    at += i == rank_ ? 0 : mine.bytes;
+  if (plan_.own) {
+    inputs_ = bytes(plan_.own->inputs);
   }
 }
 
-Chunk::Transfer Chunk::plan_transfer(
-    const at::Tensor& output,
-    const at::Tensor& input,
-    const ByteCounts& output_bytes,
-    const ByteCounts& input_bytes) const {
-  const auto lower = [&](ByteCounts bytes) {
-    std::fill(bytes.begin() + rank_, bytes.end(), 0);
-    return bytes;
-  };
-  const auto higher = [&](ByteCounts bytes) {
-    std::fill(bytes.begin(), bytes.begin() + rank_, 0);
-    return bytes;
-  };
-  const std::int64_t in = total(lower(output_bytes));
-  const std::int64_t out = total(lower(input_bytes));
-  Transfer transfer;
-  transfer.directions[0] = {
-      output.narrow(0, 0, in),
-      input.narrow(0, out, input.numel() - out),
-      lower(output_bytes),
-      higher(input_bytes)};
-  transfer.directions[1] = {
-      output.narrow(0, in, output.numel() - in),
-      input.narrow(0, 0, out),
-      higher(output_bytes),
-      lower(input_bytes)};
-  return transfer;
+at::Tensor Chunk::part(const plan::Place& place) const {
+  return buffers_[static_cast<std::size_t>(place.buffer)].narrow(
+      0, place.first, place.bytes);
 }
 
-void Chunk::start(const Transfer& transfer, const Lane::Groups& groups) {
-  for (std::size_t i = 0; i < pending_.size(); ++i) {
-    const auto& direction = transfer.directions[i];
-    pending_[i] = groups[i].all_to_all(
-        direction.output,
-        direction.input,
-        direction.output_bytes,
-        direction.input_bytes);
+Codec::Bytes Chunk::bytes(const plan::Place& place) const {
+  const at::Tensor& buffer = buffers_[static_cast<std::size_t>(place.buffer)];
+  return {
+      buffer.data_ptr<std::uint8_t>() + place.first,
+      static_cast<std::size_t>(place.bytes)};
+}
+
+std::vector<Codec::ConstBytes> Chunk::bytes(
+    const std::vector<plan::Place>& places) const {
+  std::vector<Codec::ConstBytes> result;
+  for (const plan::Place& place : places) {
+    result.push_back(bytes(place));
   }
-  // Of what the groups counted as payload, so much was metadata.
-  groups[0].impl().meter->add(
-      {.payload = -transfer.metadata_bytes,
-       .metadata = transfer.metadata_bytes});
+  return result;
 }
 
-void Chunk::wait() {
-  for (Future& half : pending_) {
-    std::exchange(half, Future()).wait();
+std::int64_t Chunk::buffer_bytes() const {
+  return std::accumulate(
+      plan_.buffer_bytes.begin(), plan_.buffer_bytes.end(), std::int64_t{0});
+}
+
+bool Chunk::checks() const {
+  return !std::exchange(run().begun, true) && !run().use.asked.empty();
+}
+
+// Encodes while the check is on its way.
+void Chunk::send_shards(const Lane::Groups& groups) {
+  if (run().refused()) {
+    return;
   }
+  const bool checked = checks();
+  if (checked) {
+    run().check.send(groups[0], run().use.asked);
+  }
+  encode();
+  if (const auto error = checked ? run().check.compare() : nullptr) {
+    run().refuse(error);
+    return;
+  }
+  send(plan_.transfers[0], groups);
 }
 
-void Chunk::run(std::size_t phase, const Lane::Groups& groups) {
-  if (phase == 0) {
-    encode();
-    start(to_owners_, groups);
-  } else if (phase == 1 && world_ > 2) {
+void Chunk::send_sum(const Lane::Groups& groups) {
+  if (run().refused()) {
+    return;
+  }
+  if (plan_.own) {
     reduce();
-    start(to_all_, groups);
-  } else {
-    decode();
+  }
+  send(plan_.transfers[1], groups);
+}
+
+void Chunk::finish(const Lane::Groups&) {
+  if (run().refused()) {
+    return;
+  }
+  const bool decoded = decode();
+  const bool finite = write_back() && decoded;
+  if (!finite && run().use.not_finite) {
+    *run().use.not_finite = true;
   }
 }
 
-void Chunk::fail(const std::exception_ptr& error) noexcept {
-  if (const auto run = std::exchange(run_, nullptr)) {
-    run->chunk_ended(error);
+void Chunk::send(const plan::Transfer& transfer, const Lane::Groups& groups) {
+  for (std::size_t i = 0; i < transfer.size(); ++i) {
+    const plan::Direction& half = transfer[i];
+    await(all_to_all_messages(
+        groups[i],
+        part(half.output),
+        part(half.input),
+        half.output_bytes,
+        half.input_bytes,
+        half.metadata_bytes));
   }
 }
 
 float* Chunk::floats(const Shard& shard) const {
-  return run_->floats.data_ptr<float>() + shard.first;
+  return run().floats.data_ptr<float>() + shard.first;
 }
 
 codec::Feedback Chunk::feedback(const Shard& shard) const {
-  const auto& all = run_->use.feedback;
+  const auto& all = run().use.feedback;
   if (all.residual == nullptr) {
     return {};
   }
@@ -192,74 +152,58 @@ codec::Feedback Chunk::feedback(const Shard& shard) const {
 }
 
 void Chunk::encode() {
-  const at::Tensor& values = run_->use.values;
-  if (!run_->floats.is_same(values)) {
-    run_->floats.narrow(0, first_, elems_)
+  const at::Tensor& values = run().use.values;
+  if (!run().floats.is_same(values)) {
+    run()
+        .floats.narrow(0, first_, elems_)
         .copy_(values.narrow(0, first_, elems_));
   }
-  std::int64_t at = 0;
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const Shard& shard = shards_[i];
-    const bool own = is_own(i) || world_ == 2;
+  for (const Shard& shard : shards_) {
     codec_->encode(
         shard.segments,
         floats(shard),
-        own ? slice(own_, 0, shard.bytes) : slice(outgoing_, at, shard.bytes),
+        shard.encoded,
         feedback(shard),
-        run_->use.noise);
-    at += own ? 0 : shard.bytes;
+        run().use.noise);
   }
 }
 
 void Chunk::reduce() {
-  const Shard& mine = shards_[rank_];
-  const auto first = slice(reduced_, 0, mine.bytes);
+  const Shard& mine = shards_[plan_.own->shard];
+  const auto& sums = plan_.own->sums;
+  const Codec::Bytes sum = bytes(sums.front());
   codec_->reduce(
       mine.segments,
       inputs_,
-      run_->use.divisor,
-      first,
+      run().use.divisor,
+      sum,
       feedback(mine).next_residual,
-      run_->use.owner_noise);
-  // Gloo wants what goes to different ranks in different places.
-  for (int i = 1; i < world_ - 1; ++i) {
-    std::ranges::copy(
-        first, slice(reduced_, i * mine.bytes, mine.bytes).begin());
+      run().use.owner_noise);
+  for (std::size_t i = 1; i < sums.size(); ++i) {
+    std::ranges::copy(sum, bytes(sums[i]).begin());
   }
 }
 
-void Chunk::decode() {
-  if (world_ == 2) {
-    const Shard& all = shards_[0];
-    finish(
-        codec_->decode(all.segments, inputs_, floats(all), run_->use.divisor));
-    return;
-  }
+bool Chunk::decode() {
+  // Owners have divided already.
+  const bool divided = plan_.transfers.size() > 1;
+  const float divisor = divided ? 1.0f : run().use.divisor;
   bool finite = true;
-  std::int64_t at = 0;
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    const Shard& shard = shards_[i];
-    const Codec::ConstBytes message = is_own(i)
-                                          ? slice(reduced_, 0, shard.bytes)
-                                          : slice(gathered_, at, shard.bytes);
-    at += is_own(i) ? 0 : shard.bytes;
-    finite &= codec_->decode(shard.segments, {&message, 1}, floats(shard));
+  for (const Shard& shard : shards_) {
+    finite &=
+        codec_->decode(shard.segments, shard.result, floats(shard), divisor);
   }
-  finish(finite);
+  return finite;
 }
 
-void Chunk::finish(bool finite) {
-  const auto run = std::exchange(run_, nullptr);
-  if (!run->floats.is_same(run->use.values)) {
-    auto values = run->use.values.narrow(0, first_, elems_);
-    values.copy_(run->floats.narrow(0, first_, elems_));
-    // What fits into fp32 may be too large for the type of the values.
-    finite = finite && all_finite(values);
+bool Chunk::write_back() {
+  if (run().floats.is_same(run().use.values)) {
+    return true;
   }
-  if (!finite && run->use.not_finite) {
-    *run->use.not_finite = true;
-  }
-  run->chunk_ended(nullptr);
+  auto values = run().use.values.narrow(0, first_, elems_);
+  values.copy_(run().floats.narrow(0, first_, elems_));
+  // What fits into fp32 may be too large for the type of the values.
+  return all_finite(values);
 }
 
 }  // namespace gradwire

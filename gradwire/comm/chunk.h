@@ -5,118 +5,98 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <atomic>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "gradwire/codec/codec.h"
+#include "gradwire/comm/call_check.h"
 #include "gradwire/comm/exchange.h"
 #include "gradwire/comm/lane.h"
+#include "gradwire/plan/all_reduce.h"
 
 namespace gradwire {
 
-// One use of an exchange, shared by its chunks.
-struct ExchangeRun {
+// One use of an exchange, shared by its chunks: the result is complete when
+// the last of them has ended, for until then others work on the values.
+struct ExchangeRun : Lane::Result {
   Exchange::Use use;
   // Where codecs read and write: the values, or their copy in fp32.
   at::Tensor floats;
-  Future::Raw result;
-  std::atomic<std::size_t> chunks_left{0};
-  std::mutex mutex;
-  std::exception_ptr first_error;
+  // The first chunk has come to the first phase, whose thread owns this and the
+  // check of what ranks ask for.
+  bool begun = false;
+  CallCheck check;
 
-  // Completes the result, but not before the last chunk has ended, well or not:
-  // until then others work on the values. Thread safe.
-  void chunk_ended(const std::exception_ptr& error);
+  void release() noexcept override {
+    use = {};
+    floats.reset();
+  }
 };
 
-// Some consecutive elements, in one shard a rank (with two ranks in one for
-// both), the messages that carry them and the buffers for these, planned once.
-// Phases: encode and send, reduce and send back, decode; with two ranks there
-// is no second one. One run at a time.
+// Some consecutive elements, planned once: the shards they are cut in, the
+// messages that carry them and the buffers for these. Its result is an
+// ExchangeRun. One run at a time.
 class Chunk : public Lane::Job {
  public:
-  // `first`: where the chunk begins among the elements of the exchange.
+  // `first`: where the chunk begins among the elements of the exchange. There
+  // are as many shards as `owners`.
   Chunk(
       std::shared_ptr<const codec::Codec> codec,
       const Exchange::Layout& layout,
-      std::int64_t first);
+      std::int64_t first,
+      const std::vector<int>& owners);
 
-  void begin(std::shared_ptr<ExchangeRun> run) {
-    run_ = std::move(run);
+  // What a chunk does among so many ranks.
+  static std::span<const Step> steps_in(int world);
+
+  std::span<const Step> steps() const override {
+    return steps_;
   }
-
-  void wait() override;
-  void run(std::size_t phase, const Lane::Groups& groups) override;
-  void fail(const std::exception_ptr& error) noexcept override;
+  std::int64_t buffer_bytes() const;
 
  private:
-  using ByteCounts = std::vector<std::int64_t>;
-
-  // A run of elements and the message that carries it.
+  // A run of elements, where its message goes and what it is decoded from.
   struct Shard {
     codec::Segments segments;
     std::int64_t first = 0;
-    std::int64_t bytes = 0;
-    std::int64_t metadata_bytes = 0;
-  };
-  // An all-to-all of messages. What goes to higher ranks and what goes to lower
-  // ones takes connections of its own: a receiver tells the sender that it is
-  // ready, and on connections that carry data both ways this word would wait
-  // behind all that is on its way already.
-  struct Transfer {
-    struct Direction {
-      at::Tensor output;
-      at::Tensor input;
-      ByteCounts output_bytes;
-      ByteCounts input_bytes;
-    };
-    std::array<Direction, 2> directions;
-    std::int64_t metadata_bytes = 0;
+    codec::Codec::Bytes encoded = {};
+    std::vector<codec::Codec::ConstBytes> result = {};
   };
 
-  void plan_pair();
-  void plan_shards();
-  Transfer plan_transfer(
-      const at::Tensor& output,
-      const at::Tensor& input,
-      const ByteCounts& output_bytes,
-      const ByteCounts& input_bytes) const;
-  void start(const Transfer& transfer, const Lane::Groups& groups);
+  at::Tensor part(const plan::Place& place) const;
+  codec::Codec::Bytes bytes(const plan::Place& place) const;
+  std::vector<codec::Codec::ConstBytes> bytes(
+      const std::vector<plan::Place>& places) const;
+
+  // The steps.
+  void send_shards(const Lane::Groups& groups);
+  void send_sum(const Lane::Groups& groups);
+  void finish(const Lane::Groups& groups);
+
+  void send(const plan::Transfer& transfer, const Lane::Groups& groups);
   void encode();
   void reduce();
-  void decode();
-  void finish(bool finite);
+  bool decode();
+  // Whether this chunk is the one that compares what ranks ask for.
+  bool checks() const;
+  // Into the type of the values. Whether all of them are finite.
+  bool write_back();
 
-  bool is_own(std::size_t shard) const {
-    return static_cast<int>(shard) == rank_;
+  ExchangeRun& run() const {
+    return static_cast<ExchangeRun&>(result());
   }
   float* floats(const Shard& shard) const;
   codec::Feedback feedback(const Shard& shard) const;
 
   std::shared_ptr<const codec::Codec> codec_;
-  int rank_;
-  int world_;
+  std::span<const Step> steps_;
   std::int64_t first_;
   std::int64_t elems_;
+  plan::Chunk plan_;
+  std::array<at::Tensor, plan::kBuffers> buffers_;
   std::vector<Shard> shards_;
-  // What this rank encodes: messages for others one after another, and its own.
-  at::Tensor outgoing_;
-  at::Tensor own_;
-  at::Tensor incoming_;
-  Transfer to_owners_;
-  // What the owner sends back: its shard, once for every other rank, and the
-  // shards of the others.
-  at::Tensor reduced_;
-  at::Tensor gathered_;
-  Transfer to_all_;
-  // One message a rank of what this rank adds up, in rank order.
+  // What this rank adds up, in the order of ranks.
   std::vector<codec::Codec::ConstBytes> inputs_;
-
-  std::shared_ptr<ExchangeRun> run_;
-  std::array<Future, 2> pending_;
 };
 
 }  // namespace gradwire

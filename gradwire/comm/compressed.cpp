@@ -2,18 +2,19 @@
 
 #include <ATen/ops/as_strided.h>
 
-#include <algorithm>
+#include <map>
 #include <mutex>
 
 #include "gradwire/base/error.h"
-#include "gradwire/comm/exchange.h"
+#include "gradwire/comm/exchanges.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/comm/roll_call.h"
 
 namespace gradwire {
 namespace {
 
-// So many exchanges are kept for tensors of sizes seen before.
-constexpr std::size_t kKeptExchanges = 16;
+// What buffers of tensors seen before may take, if they are not in use.
+constexpr std::int64_t kKeptBytes = 256 << 20;
 
 void check(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() ||
@@ -37,25 +38,26 @@ void check(const at::Tensor& tensor) {
 
 }  // namespace
 
-// The lane and the buffers of one group's calls.
+// What compressed_all_reduce keeps of one group from call to call.
 class CompressedCalls {
  public:
   explicit CompressedCalls(const Group& group)
-      : rank_(group.rank()),
-        world_(group.size()),
-        lane_(group, "compressed", exchange_phases(group.size())) {}
+      : exchanges_(group, kKeptBytes),
+        roll_call_(group),
+        lane_(group, "compressed_all_reduce", exchange_phases(group.size())) {}
 
-  Future start(const std::string& spec, at::Tensor flat, float divisor) {
+  Future start(const std::string& spec, Exchange::Use use) {
     const std::lock_guard lock(mutex_);
-    Exchange& exchange = find(spec, flat.numel());
-    ++calls_;
-    return exchange.start(
-        lane_,
-        {.values = std::move(flat),
-         .divisor = divisor,
-         .noise =
-             codec::Noise::make({calls_, static_cast<unsigned>(rank_ + 1)}),
-         .owner_noise = codec::Noise::make({calls_, 0})});
+    const Codec& codec = find(spec);
+    const std::int64_t elems = use.values.numel();
+    use.asked = concat(
+        codec.spec,
+        " of ",
+        elems,
+        " elements",
+        use.divisor > 1 ? ", averaged" : "");
+    return roll_call_.named(exchanges_.start(
+        lane_, {codec.codec, {{elems, 0, 0}}, ++calls_}, std::move(use)));
   }
 
   bool is_own_thread() const {
@@ -63,41 +65,27 @@ class CompressedCalls {
   }
 
  private:
-  struct Kept {
+  struct Codec {
+    // As all ranks would write it.
     std::string spec;
-    std::int64_t elems = 0;
-    std::unique_ptr<Exchange> exchange;
+    Exchanges::CodecPtr codec;
   };
 
-  Exchange& find(const std::string& spec, std::int64_t elems) {
-    const auto found = std::ranges::find_if(kept_, [&](const Kept& kept) {
-      return kept.spec == spec && kept.elems == elems && kept.exchange->idle();
-    });
-    if (found != kept_.end()) {
-      return *found->exchange;
+  const Codec& find(const std::string& spec) {
+    Codec& found = codecs_[spec];
+    if (!found.codec) {
+      found.spec = codec::check_codec_spec(spec);
+      found.codec =
+          std::make_shared<const codec::Codec>(codec::make_codec(spec));
     }
-    if (kept_.size() >= kKeptExchanges) {
-      const auto idle = std::ranges::find_if(
-          kept_, [](const Kept& kept) { return kept.exchange->idle(); });
-      if (idle != kept_.end()) {
-        kept_.erase(idle);
-      }
-    }
-    auto codec = std::make_shared<const codec::Codec>(codec::make_codec(spec));
-    kept_.push_back(
-        {spec,
-         elems,
-         std::make_unique<Exchange>(
-             std::move(codec),
-             Exchange::Layout{rank_, world_, {{elems, 0, 0}}})});
-    return *kept_.back().exchange;
+    return found;
   }
 
-  int rank_;
-  int world_;
   std::mutex mutex_;
   std::uint64_t calls_ = 0;
-  std::vector<Kept> kept_;
+  std::map<std::string, Codec> codecs_;
+  Exchanges exchanges_;
+  RollCall roll_call_;
   // Last, so that its threads end before what they work on.
   Lane lane_;
 };
@@ -141,14 +129,15 @@ Future compressed_all_reduce(
     return Future::ready(std::move(tensor));
   }
   const auto calls = find_or_make_calls(group);
-  const float divisor =
-      reduction == Reduction::kAverage ? static_cast<float>(group.size()) : 1;
   // In the order of memory, whatever the strides.
   const at::Tensor flat = tensor.detach().as_strided(
       {tensor.numel()}, {1}, tensor.storage_offset());
-  return calls->start(codec, flat, divisor).then([tensor](const at::Tensor&) {
-    return tensor;
-  });
+  const bool average = reduction == Reduction::kAverage;
+  return calls->start(
+      codec,
+      {.values = flat,
+       .result = std::move(tensor),
+       .divisor = average ? static_cast<float>(group.size()) : 1.0f});
 }
 
 }  // namespace gradwire

@@ -2,50 +2,54 @@
 
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-
 #include "gradwire/base/error.h"
 #include "gradwire/comm/chunk.h"
+#include "gradwire/plan/all_reduce.h"
 
 namespace gradwire {
 namespace {
 
 using codec::Codec;
 
-// Encoded: small enough for phases to overlap, big enough to be worth the
-// wake-ups that a chunk costs. Two ranks have one transfer and less to overlap.
-std::size_t chunk_bytes(int world) {
-  constexpr std::size_t kMebi = 1 << 20;
-  return world == 2 ? 4 * kMebi : kMebi;
-}
-
-std::int64_t count_chunks(const Codec& codec, const Exchange::Layout& layout) {
+std::int64_t chunks_of(const Codec& codec, const Exchange::Layout& layout) {
   if (codec.has_one_scale()) {
     return 1;
   }
-  const std::size_t bytes = codec.message_bytes(layout.segments);
-  const std::size_t wanted = chunk_bytes(layout.world);
-  return static_cast<std::int64_t>(
-      std::max<std::size_t>(1, (bytes + wanted / 2) / wanted));
+  return plan::count_chunks(
+      layout.world, codec.message_parts(layout.segments).total());
+}
+
+// Small buckets begin with different owners.
+std::uint64_t start_of(const codec::Segments& segments) {
+  return segments.empty() ? 0 : segments.front().stream;
 }
 
 }  // namespace
 
 std::vector<Lane::Phase> exchange_phases(int world) {
-  if (world == 2) {
-    return {{"all-to-all", 2}, {"decode", 0}};
+  std::vector<Lane::Phase> phases;
+  for (const auto& step : Chunk::steps_in(world)) {
+    phases.push_back({step.name, 2});
   }
-  return {{"all-to-all", 2}, {"all-gather", 2}, {"decode", 0}};
+  // The last one only decodes.
+  phases.back().groups = 0;
+  return phases;
 }
 
 Exchange::Exchange(std::shared_ptr<const Codec> codec, const Layout& layout)
-    : elems_(codec::count_elems(layout.segments)) {
-  const std::int64_t chunks = count_chunks(*codec, layout);
+    : run_(std::make_shared<ExchangeRun>()),
+      elems_(codec::count_elems(layout.segments)) {
+  const std::int64_t chunks = chunks_of(*codec, layout);
+  plan::Owners owners(layout.world, start_of(layout.segments));
   std::int64_t first = 0;
   for (auto& part : codec::split(layout.segments, codec->cut(), chunks)) {
     const std::int64_t elems = codec::count_elems(part);
+    const std::int64_t blocks = codec::count_blocks(part, codec->cut());
     chunks_.push_back(std::make_shared<Chunk>(
-        codec, Layout{layout.rank, layout.world, std::move(part)}, first));
+        codec,
+        Layout{layout.rank, layout.world, std::move(part)},
+        first,
+        owners.next(blocks)));
     first += elems;
   }
 }
@@ -53,7 +57,18 @@ Exchange::Exchange(std::shared_ptr<const Codec> codec, const Layout& layout)
 Exchange::~Exchange() = default;
 
 bool Exchange::idle() const {
-  return !last_.valid() || last_.done();
+  return !run_->busy();
+}
+
+std::int64_t Exchange::kept_bytes() const {
+  // Of a chunk without its buffers.
+  constexpr std::int64_t kChunkBytes = 1 << 14;
+  std::int64_t bytes =
+      staging_.defined() ? static_cast<std::int64_t>(staging_.nbytes()) : 0;
+  for (const auto& chunk : chunks_) {
+    bytes += chunk->buffer_bytes() + kChunkBytes;
+  }
+  return bytes;
 }
 
 Future Exchange::start(Lane& lane, Use use) {
@@ -65,23 +80,21 @@ Future Exchange::start(Lane& lane, Use use) {
         " elements got ",
         use.values.numel());
   }
-  auto run = std::make_shared<ExchangeRun>();
-  run->result = Future::make_raw();
-  run->chunks_left = chunks_.size();
-  run->floats = use.values;
+  const Future future = run_->begin(
+      use.result.defined() ? use.result : use.values, chunks_.size());
+  run_->floats = use.values;
   if (use.values.scalar_type() != at::kFloat) {
     if (!staging_.defined()) {
       staging_ = at::empty({elems_}, at::kFloat);
     }
-    run->floats = staging_;
+    run_->floats = staging_;
   }
-  run->use = std::move(use);
-  last_ = Future(run->result);
+  run_->use = std::move(use);
+  run_->begun = false;
   for (const auto& chunk : chunks_) {
-    chunk->begin(run);
-    lane.submit(chunk);
+    lane.submit(chunk, run_);
   }
-  return last_;
+  return future;
 }
 
 }  // namespace gradwire

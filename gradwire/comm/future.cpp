@@ -1,6 +1,7 @@
 #include "gradwire/comm/future.h"
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/callback_scope.h"
 
 namespace gradwire {
 namespace {
@@ -47,6 +48,9 @@ void Future::check_valid() const {
 
 at::Tensor Future::wait() const {
   check_valid();
+  if (!raw_->completed()) {
+    CallbackScope::check_wait();
+  }
   raw_->waitAndThrow();
   return value();
 }

@@ -26,17 +26,24 @@ class Future {
 
   bool valid() const;
   bool done() const;
-  // The tensor (undefined for a barrier), or throws what went wrong.
+  // The tensor (undefined for a barrier), or throws what went wrong. Throws
+  // Error in a callback on another Future, rather than wait for itself.
   at::Tensor wait() const;
   // What went wrong, null if nothing did. Only after done().
   std::exception_ptr error() const;
 
   // A future of `step(result)`. The step runs on the thread that completes
   // this future, at once if it is complete; what it throws becomes the error.
-  // It must not start or wait for a collective: on Gloo that deadlocks.
+  // It must not start or wait for a collective: on most transports that
+  // deadlocks.
   Future then(std::function<at::Tensor(const at::Tensor&)> step) const;
   // Calls `done` when this future is complete, however it ended.
   void on_done(std::function<void(const Future&)> done) const;
+
+  // As Torch knows it. Null when empty.
+  const Raw& raw() const {
+    return raw_;
+  }
 
  private:
   at::Tensor value() const;

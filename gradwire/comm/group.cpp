@@ -1,7 +1,5 @@
 #include "gradwire/comm/group.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -11,36 +9,30 @@
 namespace gradwire {
 namespace {
 
-c10d::ReduceOp::RedOpType to_c10d(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kProduct:
-      return c10d::ReduceOp::PRODUCT;
-  }
-  fail("comm", "unknown ReduceOp ", static_cast<int>(op));
-}
-
-void check_tensor(const char* operation, const at::Tensor& tensor) {
+void check_tensor(
+    const char* operation,
+    const Transport& transport,
+    const at::Tensor& tensor) {
   if (!tensor.defined()) {
     fail("comm", operation, " got an undefined tensor");
   }
-  if (!tensor.device().is_cpu()) {
+  if (tensor.device() != transport.device()) {
     fail(
         "comm",
         operation,
         " got a tensor on ",
         tensor.device().str(),
-        ", expected cpu: this build has no other backend");
+        ", expected ",
+        transport.device().str(),
+        ", where the group's transport moves them");
   }
 }
 
-void check_contiguous(const char* operation, const at::Tensor& tensor) {
-  check_tensor(operation, tensor);
+void check_contiguous(
+    const char* operation,
+    const Transport& transport,
+    const at::Tensor& tensor) {
+  check_tensor(operation, transport, tensor);
   if (tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
     fail(
         "comm",
@@ -51,10 +43,13 @@ void check_contiguous(const char* operation, const at::Tensor& tensor) {
   }
 }
 
-// Gloo reads raw memory in storage order: any dense layout will do, holes and
-// overlaps will not.
-void check_dense(const char* operation, const at::Tensor& tensor) {
-  check_tensor(operation, tensor);
+// Transports move raw memory in storage order: any dense layout will do, holes
+// and overlaps will not.
+void check_dense(
+    const char* operation,
+    const Transport& transport,
+    const at::Tensor& tensor) {
+  check_tensor(operation, transport, tensor);
   if (tensor.layout() != at::kStrided ||
       !tensor.is_non_overlapping_and_dense()) {
     fail(
@@ -102,12 +97,21 @@ void check_rows(
   }
 }
 
+void check_exchange(
+    const Transport& transport, const Transport::AllToAll& exchange) {
+  check_contiguous("all_to_all", transport, exchange.input);
+  check_contiguous("all_to_all", transport, exchange.output);
+  const int world = transport.origin().world;
+  check_rows("output", exchange.output_rows, exchange.output, world);
+  check_rows("input", exchange.input_rows, exchange.input, world);
+}
+
 // What Torch refuses at submission (a type it cannot sum, say) comes back as
 // our Error.
 template <class Submit>
 Future submit(const char* operation, const Submit& collective) {
   try {
-    return Future(collective()->getFuture());
+    return collective();
   } catch (const c10::Error& e) {
     fail("comm", operation, " was refused: ", e.what_without_backtrace());
   }
@@ -144,35 +148,38 @@ Bytes Group::bytes_sent() const {
   return impl().meter->read();
 }
 
+c10::Device Group::device() const {
+  return impl().transport->device();
+}
+
+std::int64_t Group::all_reduce_bytes(
+    std::int64_t elems, std::int64_t elem_bytes) const {
+  return impl().transport->all_reduce_bytes(elems, elem_bytes);
+}
+
 Future Group::all_reduce(at::Tensor tensor, ReduceOp op) const {
+  Transport& transport = *impl().transport;
   if (tensor.defined() && tensor.is_sparse()) {
-    check_tensor("all_reduce", tensor);
+    check_tensor("all_reduce", transport, tensor);
   } else {
-    check_dense("all_reduce", tensor);
+    check_dense("all_reduce", transport, tensor);
   }
-  c10d::AllreduceOptions options;
-  options.reduceOp = to_c10d(op);
-  std::vector<at::Tensor> tensors{std::move(tensor)};
-  return submit("all_reduce", [&] {
-    return impl().backend->allreduce(tensors, options);
-  });
+  return submit("all_reduce", [&] { return transport.all_reduce(tensor, op); });
 }
 
 Future Group::broadcast(at::Tensor tensor, int root) const {
-  check_dense("broadcast", tensor);
+  Transport& transport = *impl().transport;
+  check_dense("broadcast", transport, tensor);
   if (root < 0 || root >= size()) {
     fail("comm", "broadcast got root ", root, ", expected 0 to ", size() - 1);
   }
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  std::vector<at::Tensor> tensors{std::move(tensor)};
-  return submit(
-      "broadcast", [&] { return impl().backend->broadcast(tensors, options); });
+  return submit("broadcast", [&] { return transport.broadcast(tensor, root); });
 }
 
 Future Group::all_gather(at::Tensor output, at::Tensor input) const {
-  check_contiguous("all_gather", input);
-  check_contiguous("all_gather", output);
+  Transport& transport = *impl().transport;
+  check_contiguous("all_gather", transport, input);
+  check_contiguous("all_gather", transport, output);
   if (output.numel() != input.numel() * size() ||
       output.scalar_type() != input.scalar_type()) {
     fail(
@@ -186,14 +193,8 @@ Future Group::all_gather(at::Tensor output, at::Tensor input) const {
         " ",
         input.scalar_type());
   }
-  // Gloo gathers into a list: one slice of the output a rank.
-  const auto slices = output.view({size(), input.numel()}).unbind(0);
-  std::vector<std::vector<at::Tensor>> outputs{slices};
-  std::vector<at::Tensor> inputs{input.view({input.numel()})};
   return submit(
-             "all_gather",
-             [&] { return impl().backend->allgather(outputs, inputs); })
-      .then([output](const at::Tensor&) { return output; });
+      "all_gather", [&] { return transport.all_gather(output, input); });
 }
 
 Future Group::all_to_all(
@@ -201,21 +202,35 @@ Future Group::all_to_all(
     at::Tensor input,
     std::vector<std::int64_t> output_rows,
     std::vector<std::int64_t> input_rows) const {
-  check_contiguous("all_to_all", input);
-  check_contiguous("all_to_all", output);
-  check_rows("output", output_rows, output, size());
-  check_rows("input", input_rows, input, size());
-  return submit(
-             "all_to_all",
-             [&] {
-               return impl().backend->alltoall_base(
-                   output, input, output_rows, input_rows);
-             })
-      .then([output](const at::Tensor&) { return output; });
+  return all_to_all_messages(
+      *this,
+      std::move(output),
+      std::move(input),
+      std::move(output_rows),
+      std::move(input_rows),
+      0);
 }
 
 Future Group::barrier() const {
-  return submit("barrier", [&] { return impl().backend->barrier(); });
+  return submit("barrier", [&] { return impl().transport->barrier(); });
+}
+
+Future all_to_all_messages(
+    const Group& group,
+    at::Tensor output,
+    at::Tensor input,
+    std::vector<std::int64_t> output_bytes,
+    std::vector<std::int64_t> input_bytes,
+    std::int64_t metadata_bytes) {
+  Transport& transport = *group.impl().transport;
+  const Transport::AllToAll exchange{
+      std::move(output),
+      std::move(input),
+      std::move(output_bytes),
+      std::move(input_bytes),
+      metadata_bytes};
+  check_exchange(transport, exchange);
+  return submit("all_to_all", [&] { return transport.all_to_all(exchange); });
 }
 
 }  // namespace gradwire

@@ -39,6 +39,8 @@ class Group {
   int size() const;
   const std::string& name() const;
   std::chrono::milliseconds timeout() const;
+  // Where the tensors of collectives are.
+  c10::Device device() const;
 
   // The ranks given, numbered by their place in the list. Collective over this
   // group: every rank calls it with the same list. Throws Error on every rank
@@ -69,6 +71,9 @@ class Group {
 
   // What this rank has handed to the transport on this group so far.
   Bytes bytes_sent() const;
+  // What this rank would hand over in an all-reduce of dense elements.
+  std::int64_t all_reduce_bytes(
+      std::int64_t elems, std::int64_t elem_bytes) const;
 
   // For the rooms above comm; see group_impl.h.
   Impl& impl() const;

@@ -3,31 +3,25 @@
 // Private to gradwire: what a Group is made of.
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
 #include <mutex>
 
+#include "gradwire/base/process.h"
 #include "gradwire/comm/group.h"
+#include "gradwire/comm/transport_impl.h"
 
 namespace gradwire {
-
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-// Which rank of which group speaks: named in errors.
-struct Origin {
-  std::string group;
-  int rank = 0;
-  int world = 1;
-};
 
 struct GroupOptions {
   std::string name = "world";
   std::chrono::milliseconds timeout{};
-  // How to bind this rank's sockets, see compat::GlooOptions.
+  // A name of transports().
+  std::string transport = "gloo";
+  // How this rank connects, see TransportOptions.
   std::string interface = {};
   std::string address = {};
-  c10::intrusive_ptr<c10d::Backend> like = {};
+  BackendPtr like = {};
   // Where sent bytes are counted; null: in a meter of the group's own.
   std::shared_ptr<ByteMeter> meter = {};
 };
@@ -39,12 +33,13 @@ bool is_own_thread(const CompressedCalls& calls);
 bool is_connected_for_compressed(const Group& group);
 
 struct Group::Impl {
+  HomeProcess home;
   GroupOptions options;
   StorePtr store;
   Origin origin;
   std::shared_ptr<ByteMeter> meter;
-  c10::intrusive_ptr<c10d::Backend> backend;
-  // The same backend as the Reducer wants it.
+  std::shared_ptr<Transport> transport;
+  // The same as the Reducer wants it.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
   // Number the groups made from this one and the agreements held on it. All
   // ranks count alike because both are collective.
@@ -58,6 +53,18 @@ struct Group::Impl {
 
 // As Group::duplicate, with what is sent counted as the parent's. Collective.
 Group duplicate_counted(const Group& parent, const std::string& label);
+
+// An all-to-all of messages: kByte tensors that are contiguous, counts in
+// bytes, one a rank. Of what this rank sends to others `metadata_bytes` count
+// as metadata, the rest as payload. The result is of no use but to be waited
+// for.
+Future all_to_all_messages(
+    const Group& group,
+    at::Tensor output,
+    at::Tensor input,
+    std::vector<std::int64_t> output_bytes,
+    std::vector<std::int64_t> input_bytes,
+    std::int64_t metadata_bytes);
 
 // Connects `world` ranks that share `store`. Collective.
 Group make_group(

@@ -17,9 +17,9 @@
 #include "gradwire/base/env.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/placement.h"
-#include "gradwire/base/sigpipe.h"
 #include "gradwire/comm/agreement_impl.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/comm/shared_store_impl.h"
 
 namespace gradwire {
 namespace {
@@ -38,6 +38,7 @@ struct Plan {
   bool local = false;
   milliseconds timeout;
   std::string interface;
+  std::string transport;
 };
 
 milliseconds choose_timeout(
@@ -57,6 +58,16 @@ milliseconds choose_timeout(
         " ms, expected more than 0");
   }
   return timeout;
+}
+
+std::string choose_transport(
+    const InitOptions& options, const Environment& environment) {
+  const std::string fallback = transports().front().name;
+  const std::string name =
+      options.transport.empty()
+          ? environment("GRADWIRE_TRANSPORT").value_or(fallback)
+          : options.transport;
+  return find_transport(name).info.name;
 }
 
 void apply(const InitOptions& options, Placement& place) {
@@ -100,6 +111,7 @@ Plan make_plan(const InitOptions& options) {
   plan.interface = options.interface.empty()
                        ? environment("GLOO_SOCKET_IFNAME").value_or("")
                        : options.interface;
+  plan.transport = choose_transport(options, environment);
   plan.file = options.file;
   const auto& place = plan.place;
   plan.local = place.world == 1 || place.local_world == place.world;
@@ -120,6 +132,11 @@ Plan make_plan(const InitOptions& options) {
   return plan;
 }
 
+// Who serves the store.
+std::string server_of(const Placement& place) {
+  return place.agent_store ? "the launcher" : "rank 0";
+}
+
 StorePtr open_tcp_store(const Plan& plan) {
   const auto& place = plan.place;
   c10d::TCPStoreOptions options;
@@ -130,7 +147,6 @@ StorePtr open_tcp_store(const Plan& plan) {
   options.timeout = plan.timeout;
   // A second init() of the same process finds its own server again.
   options.multiTenant = true;
-  const SigpipeBlocked no_sigpipe;
   try {
     StorePtr store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
     if (place.agent_store) {
@@ -149,24 +165,36 @@ StorePtr open_tcp_store(const Plan& plan) {
         place.host,
         ":",
         place.port,
+        options.isServer ? ""
+                         : concat(", which ", server_of(place), " serves,"),
         " within ",
-        plan.timeout.count() / 1000.0,
+        static_cast<double>(plan.timeout.count()) / 1000.0,
         " s: ",
-        e.what()));
+        first_line(e.what())));
   }
+}
+
+StorePtr open_file_store(const Plan& plan) {
+  auto store =
+      c10::make_intrusive<c10d::FileStore>(plan.file, plan.place.world);
+  store->setTimeout(plan.timeout);
+  return store;
 }
 
 StorePtr open_store(const Plan& plan) {
   if (!plan.file.empty()) {
-    auto store =
-        c10::make_intrusive<c10d::FileStore>(plan.file, plan.place.world);
-    store->setTimeout(plan.timeout);
-    return store;
+    return open_shared_store(
+        [plan] { return open_file_store(plan); },
+        concat("file '", plan.file, "'"),
+        plan.timeout);
   }
   if (plan.place.world == 1 && plan.place.host.empty()) {
     return c10::make_intrusive<c10d::HashStore>();
   }
-  return open_tcp_store(plan);
+  return open_shared_store(
+      [plan] { return open_tcp_store(plan); },
+      server_of(plan.place),
+      plan.timeout);
 }
 
 // The local address from which `host` is reached. Asking the kernel for the
@@ -237,6 +265,16 @@ std::string choose_address(const Plan& plan) {
   return is_loopback(address) && !meant ? outward_address() : address;
 }
 
+std::vector<Fact> facts_of(const Plan& plan) {
+  auto facts = library_facts();
+  facts.push_back({"world", concat(plan.place.world)});
+  facts.push_back({"transport", plan.transport});
+  if (find_transport(plan.transport).one_process) {
+    facts.push_back({"process of the ranks", concat(getpid())});
+  }
+  return facts;
+}
+
 }  // namespace
 
 Group init(const InitOptions& options) {
@@ -245,6 +283,7 @@ Group init(const InitOptions& options) {
   const StorePtr root = open_store(plan);
   GroupOptions group;
   group.timeout = plan.timeout;
+  group.transport = plan.transport;
   group.interface = plan.interface;
   group.address = choose_address(plan);
   // Several init() calls on one store must not read each other's keys.
@@ -257,7 +296,7 @@ Group init(const InitOptions& options) {
       Origin{group.name, place.rank, place.world},
       plan.timeout,
       "init",
-      {{"world", concat(place.world)}});
+      facts_of(plan));
   return make_group(store, place.rank, place.world, group);
 }
 

@@ -26,6 +26,9 @@ struct InitOptions {
   // Network interface to use ("eth0"). Default: GLOO_SOCKET_IFNAME, or the one
   // that leads to `host`.
   std::string interface = {};
+  // How tensors move: a name of transports(). Default: GRADWIRE_TRANSPORT, or
+  // "gloo".
+  std::string transport = {};
 };
 
 // Meets the other ranks and connects to them. Collective over the job. Throws

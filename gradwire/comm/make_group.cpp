@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/comm/agreement.h"
 #include "gradwire/comm/group_impl.h"
-#include "gradwire/compat/gloo.h"
+#include "gradwire/comm/roll_call_impl.h"
+#include "gradwire/comm/shared_store_impl.h"
 
 namespace gradwire {
 namespace {
@@ -23,21 +25,123 @@ Group make_child(
   options.name = name;
   options.timeout = timeout;
   options.meter = std::move(meter);
-  auto store =
-      c10::make_intrusive<c10d::PrefixStore>(name, parent.store->clone());
+  auto store = c10::make_intrusive<c10d::PrefixStore>(
+      name, share_store(parent.store, "rank 0", timeout));
   return make_group(std::move(store), rank, world, options);
 }
 
+c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(
+    const StorePtr& store, const std::shared_ptr<Transport>& transport) {
+  using c10d::ProcessGroup;
+  const Origin& origin = transport->origin();
+  auto group =
+      c10::make_intrusive<ProcessGroup>(store, origin.rank, origin.world);
+  group->setBackend(
+      transport->device().type(),
+      ProcessGroup::BackendType::CUSTOM,
+      make_backend(transport));
+  group->setDefaultBackend(ProcessGroup::BackendType::CUSTOM);
+  return group;
+}
+
+bool is_own_thread(const Group::Impl& impl) {
+  return (impl.transport && impl.transport->is_own_thread()) ||
+         (impl.compressed && is_own_thread(*impl.compressed));
+}
+
+// Groups whose last reference was dropped by one of their own threads when no
+// other could be started for them. The next group that is destroyed takes them
+// along.
+class LeftOver {
+ public:
+  void keep(Group::Impl* impl) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(impl);
+  }
+
+  void destroy() {
+    std::vector<Group::Impl*> now;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto later = std::partition(
+          kept_.begin(), kept_.end(), [](const Group::Impl* impl) {
+            return is_own_thread(*impl);
+          });
+      now.assign(later, kept_.end());
+      kept_.erase(later, kept_.end());
+    }
+    for (Group::Impl* impl : now) {
+      delete impl;
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Group::Impl*> kept_;
+};
+
+// Never destroyed: groups may outlive statics.
+LeftOver& left_over() {
+  static auto* groups = new LeftOver;
+  return *groups;
+}
+
 // The last reference to a group may be held by a callback that one of its own
-// threads runs: such a group is taken apart on another thread.
+// threads runs: such a group is taken apart on another thread. A forked child
+// has none of the threads that taking it apart waits for.
 void destroy(Group::Impl* impl) {
-  const bool own_thread =
-      (impl->backend && compat::is_own_thread(*impl->backend)) ||
-      (impl->compressed && is_own_thread(*impl->compressed));
-  if (own_thread) {
-    std::thread([impl] { delete impl; }).detach();
-  } else {
+  if (!impl->home.is_here()) {
+    return;
+  }
+  if (!is_own_thread(*impl)) {
     delete impl;
+    left_over().destroy();
+    return;
+  }
+  try {
+    std::thread([impl] { delete impl; }).detach();
+  } catch (const std::system_error&) {
+    left_over().keep(impl);
+  }
+}
+
+// Over the connections of options.transport. Ranks that fail say so in the
+// store, so that their errors can name those that are missing.
+std::shared_ptr<Transport> connect_ranks(
+    const StorePtr& store,
+    const Origin& origin,
+    const GroupOptions& options,
+    const std::shared_ptr<ByteMeter>& meter) {
+  try {
+    auto transport = find_transport(options.transport)
+                         .make(
+                             store,
+                             {origin,
+                              options.timeout,
+                              options.interface,
+                              options.address,
+                              options.like,
+                              meter});
+    // A rank that is done with its group at once must not close connections
+    // that others are still making.
+    transport->barrier().wait();
+    return transport;
+  } catch (const std::exception& e) {
+    const auto* mistake = dynamic_cast<const Error*>(&e);
+    if (mistake != nullptr && dynamic_cast<const CommError*>(&e) == nullptr) {
+      throw;
+    }
+    throw CommError(
+        concat(
+            "[gradwire.comm] group '",
+            options.name,
+            "' of ",
+            origin.world,
+            " ranks could not connect: ",
+            first_line(e.what())),
+        {.rank = origin.rank,
+         .peer = RollBook(store, origin, options.timeout)
+                     .who_is_missing("connect")});
   }
 }
 
@@ -50,38 +154,11 @@ Group make_group(
   impl->store = store;
   impl->origin = {options.name, rank, world};
   impl->meter = options.meter ? options.meter : std::make_shared<ByteMeter>();
-  const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
-  const compat::GlooOptions gloo{
-      options.name,
-      options.timeout,
-      options.interface,
-      options.address,
-      options.like};
-  try {
-    impl->backend =
-        compat::make_gloo(gloo_store, rank, world, gloo, impl->meter);
-    // A rank that is done with its group at once must not close connections
-    // that others are still making.
-    impl->backend->barrier()->wait();
-  } catch (const std::exception& e) {
-    throw CommError(concat(
-        "[gradwire.comm] group '",
-        options.name,
-        "' of ",
-        world,
-        " ranks could not connect: ",
-        first_line(e.what()),
-        " (rank ",
-        rank,
-        ")"));
-  }
-  impl->process_group =
-      c10::make_intrusive<c10d::ProcessGroup>(gloo_store, rank, world);
-  impl->process_group->setBackend(
-      c10::DeviceType::CPU,
-      c10d::ProcessGroup::BackendType::GLOO,
-      impl->backend);
-  impl->process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  const auto own_store =
+      c10::make_intrusive<c10d::PrefixStore>(options.transport, store);
+  impl->transport =
+      connect_ranks(own_store, impl->origin, options, impl->meter);
+  impl->process_group = make_process_group(own_store, impl->transport);
   return Group(std::move(impl));
 }
 

@@ -1,14 +1,14 @@
 #include "gradwire/comm/roll_call.h"
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
-#include <algorithm>
-#include <future>
+#include <atomic>
+#include <system_error>
 #include <thread>
 #include <vector>
 
-#include "gradwire/base/text.h"
+#include "gradwire/base/error.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/comm/roll_call_impl.h"
+#include "gradwire/comm/shared_store_impl.h"
 
 namespace gradwire {
 namespace {
@@ -18,11 +18,6 @@ using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kLongest{5000};
 constexpr Milliseconds kBetweenLooks{20};
-// The store itself may not answer.
-constexpr Milliseconds kGrace{500};
-
-constexpr const char* kNoStore =
-    " (rank 0 does not answer, which serves the store)";
 
 std::string to_text(const std::vector<int>& missing) {
   if (missing.empty()) {
@@ -30,84 +25,119 @@ std::string to_text(const std::vector<int>& missing) {
   }
   const bool one = missing.size() == 1;
   return concat(
-      one ? " (rank " : " (ranks ",
+      one ? "rank " : "ranks ",
       join(missing),
-      one ? " does not answer)" : " do not answer)");
+      one ? " does not answer" : " do not answer");
+}
+
+// Without the room's tag, for the middle of a text.
+std::string untagged(const std::string& text) {
+  const auto end = text.starts_with("[gradwire.") ? text.find("] ") : 0;
+  return end == 0 || end == std::string::npos ? text : text.substr(end + 2);
+}
+
+// On a thread of its own, on this one if there is none.
+template <class Work>
+void run_aside(const Work& work) {
+  try {
+    std::thread(work).detach();
+  } catch (const std::system_error&) {
+    work();
+  }
 }
 
 }  // namespace
 
+RollBook::RollBook(const StorePtr& store, Origin origin, Milliseconds timeout)
+    : patience_(std::min<Milliseconds>(timeout / 4, kLongest)),
+      store_(share_store(store, "rank 0", patience_)),
+      origin_(std::move(origin)) {}
+
+std::string RollBook::key(const std::string& name, int rank) const {
+  return concat("here/", name, "/", rank);
+}
+
+void RollBook::say_here(const std::string& name) const {
+  store_->set(key(name, origin_.rank), std::vector<std::uint8_t>{1});
+}
+
+std::string RollBook::who_is_missing(const std::string& name) const {
+  try {
+    return look(name);
+  } catch (const std::exception& e) {
+    return untagged(first_line(e.what()));
+  }
+}
+
+std::string RollBook::look(const std::string& name) const {
+  const auto until = Clock::now() + patience_;
+  say_here(name);
+  std::vector<int> missing;
+  for (int rank = 0; rank < origin_.world; ++rank) {
+    missing.push_back(rank);
+  }
+  while (true) {
+    std::erase_if(
+        missing, [&](int rank) { return store_->check({key(name, rank)}); });
+    if (missing.empty() || Clock::now() >= until) {
+      return to_text(missing);
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
 struct RollCall::State {
-  StorePtr store;
-  Origin origin;
-  Milliseconds patience;
+  explicit State(const Group& group)
+      : book(group.impl().store, group.impl().origin, group.timeout()) {}
+
+  std::string next() {
+    return concat(failures++);
+  }
+
+  RollBook book;
   // All ranks count alike: failures that a group survives are those that all
   // ranks have seen.
-  int failures = 0;
-
-  std::string key(int failure, int rank) const {
-    return concat("here/", failure, "/", rank);
-  }
-  void say_here(int failure) const {
-    store->set(key(failure, origin.rank), std::vector<std::uint8_t>{1});
-  }
-  // Throws when the store is lost.
-  std::string look(int failure) const {
-    say_here(failure);
-    std::vector<int> missing;
-    for (int rank = 0; rank < origin.world; ++rank) {
-      missing.push_back(rank);
-    }
-    const auto until = Clock::now() + patience;
-    while (true) {
-      std::erase_if(missing, [&](int rank) {
-        return store->check({key(failure, rank)});
-      });
-      if (missing.empty() || Clock::now() >= until) {
-        return to_text(missing);
-      }
-      std::this_thread::sleep_for(kBetweenLooks);
-    }
-  }
+  std::atomic<int> failures{0};
 };
 
 RollCall::RollCall(const Group& group)
-    : state_(std::make_shared<State>(State{
-          group.impl().store->clone(),
-          group.impl().origin,
-          std::min<Milliseconds>(group.timeout() / 4, kLongest)})) {}
+    : state_(std::make_shared<State>(group)) {}
 
 RollCall::~RollCall() = default;
 
 void RollCall::answer() {
-  std::thread([state = state_, failure = state_->failures++] {
+  run_aside([state = state_, name = state_->next()] {
     try {
-      state->say_here(failure);
+      state->book.say_here(name);
     } catch (const std::exception&) {
       // Nobody is there to hear it; the error itself matters more.
     }
-  }).detach();
+  });
 }
 
-// Two threads: what the store does to the first one cannot hold up the second.
 void RollCall::ask(std::function<void(const std::string&)> tell) {
-  std::promise<std::string> found;
-  auto result = found.get_future();
-  std::thread([state = state_,
-               failure = state_->failures++,
-               found = std::move(found)]() mutable {
-    try {
-      found.set_value(state->look(failure));
-    } catch (const std::exception&) {
-      found.set_value(kNoStore);
+  run_aside([state = state_, name = state_->next(), tell = std::move(tell)] {
+    tell(state->book.who_is_missing(name));
+  });
+}
+
+Future RollCall::named(const Future& collective) {
+  auto result = Future::make_raw();
+  collective.on_done([call = *this, result](const Future& done) mutable {
+    const auto error = done.error();
+    if (!error) {
+      result->markCompleted(done.wait());
+      return;
     }
-  }).detach();
-  std::thread([result = std::move(result),
-               tell = std::move(tell),
-               most = state_->patience + kGrace]() mutable {
-    const bool known = result.wait_for(most) == std::future_status::ready;
-    tell(known ? result.get() : kNoStore);
-  }).detach();
+    if (!is_comm_error(error)) {
+      result->setError(error);
+      return;
+    }
+    call.ask([error, result](const std::string& missing) {
+      result->setError(with_place<CommError>(error, {.peer = missing}));
+    });
+  });
+  return Future(result);
 }
 
 }  // namespace gradwire

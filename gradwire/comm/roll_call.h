@@ -10,8 +10,8 @@ namespace gradwire {
 
 // Finds out who is gone after a collective has failed: ranks that are there say
 // so in the store. Every rank that a failure reaches must say it. Does not own
-// the group, but has a connection to the store. Nothing here waits; one call at
-// a time.
+// the group. Nothing here waits, unless no thread can be started. Thread
+// safe.
 class RollCall {
  public:
   explicit RollCall(const Group& group);
@@ -21,9 +21,12 @@ class RollCall {
   void answer();
 
   // This rank is here and wants to know who else. Calls `tell` on another
-  // thread with " (rank 2 does not answer)", or with "" when all do: five
-  // seconds or a quarter of the group's timeout later at most.
+  // thread with "rank 2 does not answer", or with "" when all do: ten
+  // seconds or half of the group's timeout later at most.
   void ask(std::function<void(const std::string&)> tell);
+
+  // The future of a collective, whose CommError names who does not answer.
+  Future named(const Future& collective);
 
  private:
   struct State;

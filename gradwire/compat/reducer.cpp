@@ -8,6 +8,20 @@
 namespace gradwire::compat {
 namespace {
 
+// The Reducer keeps the parameters of every bucket once buckets were rebuilt,
+// and goes on to name them when it has other buckets. An explicit instantiation
+// may name what is private.
+using VariablesByBucket =
+    std::unordered_map<std::size_t, std::vector<at::Tensor>>;
+template <VariablesByBucket c10d::Reducer::*Member>
+struct CachedVariables {
+  friend VariablesByBucket& cached_variables(c10d::Reducer& reducer) {
+    return reducer.*Member;
+  }
+};
+template struct CachedVariables<&c10d::Reducer::cached_variables_for_bucket_>;
+VariablesByBucket& cached_variables(c10d::Reducer& reducer);
+
 // Before the order in which gradients become ready is known, everything goes
 // into one bucket; it is cut up by that order before the second forward. With
 // find_unused_parameters the Reducer never rebuilds, so the caps apply at once.
@@ -93,6 +107,12 @@ ReducerPair make_reducer(
     pair.reducer->set_static_graph();
   }
   return pair;
+}
+
+void set_buckets(
+    c10d::Reducer& reducer, std::vector<std::vector<std::size_t>> buckets) {
+  reducer.initialize_buckets(std::move(buckets));
+  cached_variables(reducer).clear();
 }
 
 std::int64_t synced_forwards(const c10d::Reducer& reducer) {

@@ -35,6 +35,11 @@ ReducerPair make_reducer(
 // so before the same forward.
 void reset(c10d::Reducer& reducer);
 
+// Gives the Reducer other buckets, by indices of parameters, between two
+// iterations.
+void set_buckets(
+    c10d::Reducer& reducer, std::vector<std::vector<std::size_t>> buckets);
+
 // How many forwards were to be followed by a backward that averages.
 std::int64_t synced_forwards(const c10d::Reducer& reducer);
 

@@ -1,49 +1,47 @@
-#include "gradwire/base/error.h"
+#include "gradwire/ddp/bucket_hook.h"
+
+#include "gradwire/base/text.h"
 #include "gradwire/comm/agreement.h"
-#include "gradwire/ddp/bucket_hook_impl.h"
-#include "gradwire/ddp/hook_state.h"
-#include "gradwire/hook/registry.h"
+#include "gradwire/ddp/hooked_reducer.h"
 
 namespace gradwire {
-namespace {
-
-std::vector<Fact> facts_of(
-    const std::string& hook, const std::optional<HookState>& state) {
-  std::vector<Fact> facts{{"hook", hook}};
-  if (state) {
-    for (const auto& [name, number] : state->numbers) {
-      facts.push_back({name, concat(number)});
-    }
-  }
-  return facts;
-}
-
-}  // namespace
 
 BucketHook::BucketHook(
     const Group& group,
     const std::string& spec,
-    const std::optional<HookState>& state,
-    const std::string& refusal)
-    : adapter_(group.rank(), std::make_unique<RollCall>(group)),
-      comm_hook_(adapter_.make_comm_hook()) {
-  std::string text;
+    const std::function<std::optional<HookState>()>& find_state)
+    : hooked_(HookedReducer::make(nullptr, {}, group, group)) {
+  std::optional<HookState> state;
+  std::optional<CheckedHook> hook;
   agree_checked(group, "the hook", [&] {
-    if (!refusal.empty()) {
-      fail("ddp", refusal);
+    state = find_state();
+    hook = HookChoice(spec).check();
+    std::vector<Fact> facts{{"hook", hook->text()}};
+    if (state) {
+      for (const auto& [name, number] : state->numbers) {
+        facts.push_back({name, concat(number)});
+      }
     }
-    text = check_hook_spec(spec);
-    return facts_of(text, state);
+    return facts;
   });
-  adapter_.set_hook(make_hook(text, group), text);
+  hooked_->install(*hook);
   if (state) {
-    check_numbers(hook(), *state);
-    hook().load(*state);
+    hooked_->set_hook_state(*state);
   }
 }
 
+BucketHook::~BucketHook() = default;
+
 Future::Raw BucketHook::reduce(c10d::GradBucket& bucket) {
-  return comm_hook_->runHook(bucket);
+  return hooked_->reduce(bucket);
+}
+
+HookState BucketHook::state() const {
+  return hooked_->hook_state();
+}
+
+std::vector<ParameterReport> BucketHook::report() const {
+  return hooked_->report();
 }
 
 }  // namespace gradwire

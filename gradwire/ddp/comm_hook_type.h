@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "gradwire/ddp/ddp.h"
@@ -20,6 +21,16 @@ enum class DDPCommHookType {
   BATCHED_POWER_SGD_RANK2,
   NOOP
 };
+
+// One of PyTorch's names and the spec of the hook that does the same.
+struct CommHookName {
+  DDPCommHookType type;
+  const char* name;
+  const char* spec;
+};
+
+// All names, in PyTorch's order.
+std::span<const CommHookName> comm_hook_names();
 
 // "allreduce" for ALLREDUCE, and so on.
 std::string hook_spec(DDPCommHookType type);

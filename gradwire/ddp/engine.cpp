@@ -18,7 +18,7 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
 constexpr std::size_t kBroadcastChunkBytes = 250u << 20;
 
-std::int64_t to_bytes(const char* option, double mb) {
+std::int64_t bucket_cap_bytes(const char* option, double mb) {
   if (!std::isfinite(mb) || mb <= 0 || mb > 1e6) {
     fail("ddp", option, " is ", mb, ", expected more than 0 and at most 1e6");
   }
@@ -48,11 +48,13 @@ std::vector<Fact> DdpEngine::Impl::inspect() {
   if (!module) {
     fail("ddp", "got a null module");
   }
-  to_bytes("bucket_cap_mb", options.bucket_cap_mb);
-  to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
+  bucket_cap_bytes("bucket_cap_mb", options.bucket_cap_mb);
+  bucket_cap_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
   model = inspect_model(*module, options);
+  first_hook = options.hook.check();
+  first_hook->check_free(nullptr);
   std::vector<Fact> result{
-      {"hook", options.hook.text()},
+      {"hook", first_hook->text()},
       {"bucket_cap_mb", concat(options.bucket_cap_mb)},
       {"first_bucket_cap_mb", concat(options.first_bucket_cap_mb)},
       {"find_unused_parameters", concat(options.find_unused_parameters)},
@@ -69,13 +71,12 @@ void DdpEngine::Impl::construct() {
   if (options.init_sync) {
     broadcast(model.state);
   }
-  meter = std::make_unique<StepMeter>(group);
   watch = std::make_unique<GradientWatch>(
       model.trainable,
       GradientWatch::Options{
           group.rank(), options.static_graph, options.find_unused_parameters},
       [this] { join_backward(); },
-      [this](const GradientWatch::Backward& backward) { end_step(backward); });
+      [this](const Step& watched) { end_step(watched); });
   compat::ReducerOptions reducer_options;
   for (const auto& parameter : model.trainable) {
     reducer_options.parameters.push_back(parameter->tensor);
@@ -83,17 +84,17 @@ void DdpEngine::Impl::construct() {
   }
   reducer_options.sparse = model.sparse;
   reducer_options.bucket_bytes =
-      to_bytes("bucket_cap_mb", options.bucket_cap_mb);
+      bucket_cap_bytes("bucket_cap_mb", options.bucket_cap_mb);
   reducer_options.first_bucket_bytes = std::min(
       reducer_options.bucket_bytes,
-      to_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb));
+      bucket_cap_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb));
   reducer_options.find_unused_parameters = options.find_unused_parameters;
   reducer_options.static_graph = options.static_graph;
   reducer_options.gradient_as_bucket_view = options.gradient_as_bucket_view;
   reduction = compat::make_reducer(reducer_options, group.impl().process_group);
-  slot = std::make_unique<HookSlot>(
-      reduction.reducer, model.trainable, parent, group);
-  slot->install(options.hook, group);
+  hooked =
+      HookedReducer::make(reduction.reducer, model.trainable, parent, group);
+  hooked->install(*first_hook);
 }
 
 void DdpEngine::Impl::broadcast(
@@ -108,12 +109,12 @@ void DdpEngine::Impl::broadcast(
 
 void DdpEngine::before_forward() {
   Impl& impl = *impl_;
-  impl.meter->begin_forward();
+  impl.forward_began = Step::Clock::now();
   const bool grad_enabled = c10::GradMode::is_enabled();
   impl.syncing = grad_enabled && impl.sync;
   const int root = impl.join_forward(grad_enabled);
   if (impl.syncing) {
-    if (impl.slot->failed()) {
+    if (impl.hooked->failed()) {
       impl.recover();
     }
     impl.watch->reattach();
@@ -129,7 +130,7 @@ void DdpEngine::before_forward() {
 
 void DdpEngine::Impl::check_finished() {
   try {
-    if (!slot->failed()) {
+    if (!hooked->failed()) {
       reducer().check_finalized();
     }
   } catch (const c10::Error& error) {
@@ -139,10 +140,7 @@ void DdpEngine::Impl::check_finished() {
 
 void DdpEngine::Impl::rebuild_buckets() {
   try {
-    if (reducer().rebuild_buckets()) {
-      rebuilt = true;
-      slot->layout_changed();
-    }
+    reducer().rebuild_buckets();
   } catch (const c10::Error& error) {
     explain_unfinished(error);
   }
@@ -192,9 +190,7 @@ void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
       }
     }
     impl.reducer().prepare_for_backward(roots);
-    if (auto* adapter = impl.slot->adapter()) {
-      adapter->begin_backward();
-    }
+    impl.hooked->begin_step(impl.forward_began);
     impl.watch->arm();
     if (first != nullptr) {
       impl.watch->watch_output(*first);
@@ -207,7 +203,6 @@ void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
       });
     }
   }
-  impl.meter->end_forward();
 }
 
 bool DdpEngine::Impl::needs_sink() const {
@@ -224,11 +219,11 @@ void DdpEngine::Impl::on_sink_backward() {
   }
 }
 
-void DdpEngine::Impl::end_step(const GradientWatch::Backward& backward) {
+void DdpEngine::Impl::end_step(const Step& watched) {
   if (options.gradient_as_bucket_view) {
     make_gradients_plain();
   }
-  meter->end_step(backward, slot->text());
+  hooked->end_step(watched);
 }
 
 // torch::optim's zero_grad() detaches gradients in place, which autograd
@@ -251,12 +246,7 @@ void DdpEngine::set_sync(bool on) {
 }
 
 Stats DdpEngine::stats() const {
-  const Impl& impl = *impl_;
-  Stats stats;
-  impl.slot->report(stats, impl.meter->steps() > 0);
-  stats.rebuilt = impl.rebuilt;
-  impl.meter->report(stats);
-  return stats;
+  return impl_->hooked->stats();
 }
 
 }  // namespace gradwire

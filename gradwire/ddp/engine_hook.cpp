@@ -9,17 +9,18 @@ void DdpEngine::set_hook(
     const HookChoice& choice, const std::optional<Group>& group) {
   Impl& impl = *impl_;
   impl.check_no_join("set_hook");
-  impl.slot->check_group();
+  impl.hooked->check_group();
+  std::optional<CheckedHook> checked;
   agree_checked(impl.parent, "set_hook", [&] {
-    const std::string text = choice.text();
+    checked = choice.check();
+    checked->check_free(impl.hooked.get());
     impl.check_between_iterations("set_hook");
-    return std::vector<Fact>{{"hook", text}};
+    return std::vector<Fact>{{"hook", checked->text()}};
   });
-  if (impl.slot->failed()) {
+  if (impl.hooked->failed()) {
     impl.recover();
   }
-  impl.slot->install(choice, group.value_or(impl.group));
-  impl.meter->follow(group.value_or(Group()));
+  impl.hooked->install(*checked, group.value_or(Group()));
 }
 
 void DdpEngine::register_hook_once(
@@ -39,19 +40,19 @@ void DdpEngine::register_hook_once(
 }
 
 const std::string& DdpEngine::hook() const {
-  return impl_->slot->text();
+  return impl_->hooked->spec();
 }
 
 void DdpEngine::save_hook_state(const std::string& folder) {
   impl_->check_no_join("save_hook_state");
-  impl_->slot->save(
+  impl_->hooked->save(
       folder, [this] { impl_->check_between_iterations("save_hook_state"); });
 }
 
 void DdpEngine::load_hook_state(
     const std::string& folder, const LoadHookState& options) {
   impl_->check_no_join("load_hook_state");
-  impl_->slot->load(folder, options, [this] {
+  impl_->hooked->load(folder, options, [this] {
     impl_->check_between_iterations("load_hook_state");
   });
 }
@@ -70,7 +71,7 @@ void DdpEngine::Impl::check_no_join(const char* call) {
 
 // A backward that failed is over, though not all gradients are there.
 void DdpEngine::Impl::check_between_iterations(const char* call) const {
-  if (watch->armed() && !slot->failed()) {
+  if (watch->armed() && !hooked->failed()) {
     fail(
         "ddp",
         call,
@@ -83,7 +84,7 @@ void DdpEngine::Impl::check_between_iterations(const char* call) const {
 }
 
 void DdpEngine::Impl::recover() {
-  slot->recover();
+  hooked->recover();
   watch->disarm();
 }
 

@@ -7,16 +7,16 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradwire/comm/agreement.h"
 #include "gradwire/compat/reducer.h"
 #include "gradwire/ddp/engine.h"
-#include "gradwire/ddp/hook_slot.h"
+#include "gradwire/ddp/hooked_reducer.h"
 #include "gradwire/ddp/joined_ddp.h"
 #include "gradwire/ddp/model.h"
-#include "gradwire/ddp/step_meter.h"
 #include "gradwire/ddp/watch.h"
 
 namespace gradwire {
@@ -24,14 +24,14 @@ namespace gradwire {
 struct DdpEngine::Impl {
   std::shared_ptr<torch::nn::Module> module;
   DistributedDataParallelOptions options;
+  std::optional<CheckedHook> first_hook;
   Group parent;
   Model model;
   Group group;
   // The watch's hooks must run before the Reducer's: it is made first.
   std::unique_ptr<GradientWatch> watch;
   compat::ReducerPair reduction;
-  std::unique_ptr<HookSlot> slot;
-  std::unique_ptr<StepMeter> meter;
+  std::shared_ptr<HookedReducer> hooked;
 
   // Set while a Join lives. Gradients may arrive on other threads when it
   // ends.
@@ -46,7 +46,7 @@ struct DdpEngine::Impl {
   // rank, whose Reducer does not know the graph; and whether that is this one.
   bool someone_missed_first_graph = false;
   bool missed_first_graph = false;
-  bool rebuilt = false;
+  Step::Time forward_began;
 
   c10d::Reducer& reducer() {
     return *reduction.reducer;
@@ -62,14 +62,13 @@ struct DdpEngine::Impl {
   void check_no_join(const char* call);
   bool needs_sink() const;
   void on_sink_backward();
-  void end_step(const GradientWatch::Backward& backward);
+  void end_step(const Step& watched);
   void make_gradients_plain();
   // For a Join, in engine_join.cpp.
   std::shared_ptr<JoinedDdp> current_join();
   void check_first_graph();
   int join_forward(bool grad_enabled);
   void join_backward();
-  void divide_by(int ranks);
   void shadow_forward(bool syncing, int root);
   Future send_empty_map() const;
   void shadow_backward();

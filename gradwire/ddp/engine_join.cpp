@@ -15,7 +15,7 @@ void DdpEngine::set_join(std::shared_ptr<JoinedDdp> join) {
     impl_->joined = std::move(join);
   }
   if (ends) {
-    impl_->divide_by(impl_->group.size());
+    impl_->hooked->average_over(impl_->group.size());
   }
 }
 
@@ -63,7 +63,7 @@ int DdpEngine::Impl::join_forward(bool grad_enabled) {
   const auto roster = join->announce(
       syncing ? JoinedDdp::Event::kForward : JoinedDdp::Event::kLocalForward);
   if (join->divides_by_active()) {
-    divide_by(roster.active);
+    hooked->average_over(roster.active);
   }
   return roster.lead;
 }
@@ -71,27 +71,16 @@ int DdpEngine::Impl::join_forward(bool grad_enabled) {
 void DdpEngine::Impl::join_backward() {
   if (const auto join = current_join()) {
     const auto roster = join->announce(JoinedDdp::Event::kBackward);
-    if (options.static_graph && meter->steps() == 0 &&
+    if (options.static_graph && hooked->steps() == 0 &&
         roster.active < group.size()) {
       someone_missed_first_graph = true;
     }
   }
 }
 
-// Hooks average over all ranks, the Reducer by itself over as many as it is
-// told.
-void DdpEngine::Impl::divide_by(int ranks) {
-  const int all = group.size();
-  if (auto* adapter = slot->adapter()) {
-    adapter->set_scale(slot->is_local() ? 1 : static_cast<double>(all) / ranks);
-  } else {
-    compat::set_divisor(reducer(), ranks == all ? 0 : ranks);
-  }
-}
-
 void DdpEngine::Impl::shadow_forward(bool syncs, int root) {
   if (syncs) {
-    if (slot->failed()) {
+    if (hooked->failed()) {
       recover();
     }
     reducer().prepare_for_forward();
@@ -110,10 +99,7 @@ Future DdpEngine::Impl::send_empty_map() const {
 
 void DdpEngine::Impl::shadow_backward() {
   const at::NoGradGuard no_grad;
-  auto* adapter = slot->adapter();
-  if (adapter) {
-    adapter->begin_backward();
-  }
+  hooked->begin_step({});
   // The map of used parameters goes last, but first in the first iteration of
   // a static graph, and never again there.
   const bool first_graph = options.static_graph && !delayed_reduction_queued;
@@ -138,11 +124,12 @@ void DdpEngine::Impl::shadow_backward() {
   for (const auto& result : results) {
     result->wait();
     // What failed on all ranks alike costs them a step, and this one too.
-    if (result->hasError() && (!adapter || adapter->lost_group())) {
+    if (result->hasError() &&
+        (!hooked->is_registered() || hooked->lost_group())) {
       result->waitAndThrow();
     }
   }
-  meter->skip();
+  hooked->end_step_of_others();
   // Others note the order of gradients for the next buckets from now on, but
   // not in the first iteration of a static graph.
   if (!first_graph) {

@@ -1,114 +1,137 @@
 #include "gradwire/ddp/hook_record.h"
 
-#include <ATen/ATen.h>
-#include <torch/serialize/archive.h>
-
-#include <sstream>
-
-#include "gradwire/base/error.h"
+#include "gradwire/base/archive.h"
+#include "gradwire/base/files.h"
+#include "gradwire/ddp/named_tensors.h"
 
 namespace gradwire {
 namespace {
 
-constexpr std::int64_t kVersion = 2;
+constexpr ArchiveFormat kHookStateFormat{"gw hooks", 3};
 
-c10::IValue to_dict(const std::map<std::string, std::int64_t>& values) {
-  c10::impl::GenericDict dict(c10::StringType::get(), c10::IntType::get());
-  for (const auto& [name, value] : values) {
-    dict.insert(name, value);
+void write(ArchiveWriter& out, const std::map<std::string, std::int64_t>& map) {
+  out.number(static_cast<std::int64_t>(map.size()));
+  for (const auto& [name, value] : map) {
+    out.text(name);
+    out.number(value);
   }
-  return dict;
 }
 
-c10::IValue to_dict(const std::map<std::string, at::Tensor>& values) {
-  c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
-  for (const auto& [name, value] : values) {
-    dict.insert(name, value);
+void write(ArchiveWriter& out, const BucketLayout& layout) {
+  out.number(static_cast<std::int64_t>(layout.size()));
+  for (const auto& indices : layout) {
+    out.number(static_cast<std::int64_t>(indices.size()));
+    for (const std::int64_t index : indices) {
+      out.number(index);
+    }
   }
-  return dict;
 }
 
-std::map<std::string, at::Tensor> to_tensors(const c10::IValue& dict) {
-  std::map<std::string, at::Tensor> values;
-  for (const auto& item : dict.toGenericDict()) {
-    values[item.key().toStringRef()] = item.value().toTensor();
-  }
-  return values;
+void read(ByteReader& in, std::int64_t& value) {
+  value = in.number();
 }
 
-std::map<std::string, std::int64_t> to_map(const c10::IValue& dict) {
-  std::map<std::string, std::int64_t> values;
-  for (const auto& item : dict.toGenericDict()) {
-    values[item.key().toStringRef()] = item.value().toInt();
+void read(ByteReader& in, std::string& value) {
+  value = in.text();
+}
+
+void read(ByteReader& in, std::map<std::string, std::int64_t>& map) {
+  for (auto left = in.count(2 * sizeof(std::int64_t)); left > 0; --left) {
+    const std::string name(in.text());
+    if (!map.emplace(name, in.number()).second) {
+      throw DamagedError(concat("'", name, "' is there twice"));
+    }
   }
-  return values;
+}
+
+void read(ByteReader& in, NamedTensors& tensors) {
+  tensors = read_tensors(in);
+}
+
+void read(ByteReader& in, BucketLayout& layout) {
+  layout.resize(in.count(sizeof(std::int64_t)));
+  for (auto& indices : layout) {
+    indices.resize(in.count(sizeof(std::int64_t)));
+    for (std::int64_t& index : indices) {
+      index = in.number();
+    }
+  }
+}
+
+template <class Value>
+void read_section(
+    const ArchiveReader& archive, std::string_view name, Value& value) {
+  ByteReader in = archive.section(name);
+  read(in, value);
+  in.end();
+}
+
+HookRecord decode(std::string_view bytes) {
+  const ArchiveReader archive(bytes, kHookStateFormat);
+  HookRecord record;
+  read_section(archive, "save", record.save);
+  read_section(archive, "hook", record.owner.hook);
+  read_section(archive, "world", record.world);
+  read_section(archive, "rank", record.rank);
+  read_section(archive, "parameters", record.owner.parameters);
+  read_section(archive, "layout", record.layout);
+  read_section(archive, "numbers", record.state.numbers);
+  read_section(archive, "shared", record.state.shared);
+  read_section(archive, "residuals", record.state.residuals);
+  return record;
 }
 
 }  // namespace
 
-std::string to_bytes(const HookRecord& record) {
-  torch::serialize::OutputArchive archive;
-  archive.write("version", c10::IValue(kVersion));
-  archive.write("save", c10::IValue(record.save));
-  archive.write("hook", c10::IValue(record.owner.hook));
-  archive.write("world", c10::IValue(record.world));
-  archive.write("rank", c10::IValue(record.rank));
-  archive.write("parameters", to_dict(record.owner.parameters));
-  archive.write("layout", c10::IValue(record.layout));
-  archive.write("numbers", to_dict(record.state.numbers));
-  archive.write("shared", to_dict(record.state.shared));
-  archive.write("residuals", to_dict(record.state.residuals));
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
+std::string encode_record(const HookRecord& record) {
+  ArchiveWriter out(kHookStateFormat);
+  out.begin("save");
+  out.number(record.save);
+  out.begin("hook");
+  out.text(record.owner.hook);
+  out.begin("world");
+  out.number(record.world);
+  out.begin("rank");
+  out.number(record.rank);
+  out.begin("parameters");
+  write(out, record.owner.parameters);
+  out.begin("layout");
+  write(out, record.layout);
+  out.begin("numbers");
+  write(out, record.state.numbers);
+  out.begin("shared");
+  write_tensors(out, record.state.shared);
+  out.begin("residuals");
+  write_tensors(out, record.state.residuals);
+  return std::move(out).finish();
+}
+
+HookRecord decode_record(const std::string& bytes, const std::string& where) {
+  if (bytes.starts_with("PK\x03\x04")) {
+    fail(
+        "ddp",
+        "hook state ",
+        where,
+        " is a zip archive, as gradwire wrote up to version 2 of its hook "
+        "states, expected version ",
+        kHookStateFormat.version,
+        ": loading one can run code that it contains. Train on without it; "
+        "residuals then start from zero");
+  }
+  try {
+    return decode(bytes);
+  } catch (const DamagedError& e) {
+    fail(
+        "ddp",
+        "hook state ",
+        where,
+        " is damaged or not a hook state: ",
+        e.reason());
+  }
 }
 
 HookRecord read_record(const std::string& path) {
-  torch::serialize::InputArchive archive;
-  HookRecord record;
-  c10::IValue version;
-  c10::IValue save;
-  c10::IValue hook;
-  c10::IValue world;
-  c10::IValue rank;
-  c10::IValue parameters;
-  c10::IValue layout;
-  c10::IValue numbers;
-  c10::IValue shared;
-  c10::IValue residuals;
-  archive.load_from(path);
-  archive.read("version", version);
-  if (version.toInt() != kVersion) {
-    fail(
-        "ddp",
-        "hook state '",
-        path,
-        "' is of version ",
-        version.toInt(),
-        ", expected ",
-        kVersion);
-  }
-  archive.read("save", save);
-  archive.read("hook", hook);
-  archive.read("world", world);
-  archive.read("rank", rank);
-  archive.read("parameters", parameters);
-  archive.read("layout", layout);
-  archive.read("numbers", numbers);
-  archive.read("shared", shared);
-  archive.read("residuals", residuals);
-  record.save = save.toInt();
-  record.owner.hook = hook.toStringRef();
-  record.world = world.toInt();
-  record.rank = rank.toInt();
-  record.owner.parameters = to_map(parameters);
-  for (const c10::IValue& indices : layout.toListRef()) {
-    record.layout.push_back(indices.toIntVector());
-  }
-  record.state.numbers = to_map(numbers);
-  record.state.shared = to_tensors(shared);
-  record.state.residuals = to_tensors(residuals);
-  return record;
+  return decode_record(read_whole(path), concat("'", path, "'"));
 }
 
 }  // namespace gradwire

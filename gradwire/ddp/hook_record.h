@@ -16,7 +16,7 @@ using BucketLayout = std::vector<std::vector<std::int64_t>>;
 struct HookOwner {
   // Its spec.
   std::string hook;
-  // Names and elements.
+  // Names, and numbers in gradients: Parameter::reals().
   std::map<std::string, std::int64_t> parameters;
 };
 
@@ -31,10 +31,12 @@ struct HookRecord {
   HookState state;
 };
 
-// As it lies in a file.
-std::string to_bytes(const HookRecord& record);
-// Throws Error for another version, and what Torch throws for a file that is
-// none.
+// A record as it lies in a file, and back. The bytes may come from anywhere:
+// what is damaged, of another version or no hook state is an Error that names
+// `where`, and no byte is taken for code.
+std::string encode_record(const HookRecord& record);
+HookRecord decode_record(const std::string& bytes, const std::string& where);
+// The same from a file.
 HookRecord read_record(const std::string& path);
 
 }  // namespace gradwire

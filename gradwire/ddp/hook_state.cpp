@@ -31,11 +31,7 @@ HookRecord read_file(const std::string& path) {
   if (!fs::exists(path)) {
     reject(quoted(path), "does not exist");
   }
-  try {
-    return read_record(path);
-  } catch (const c10::Error&) {
-    reject(quoted(path), "is damaged or not a hook state");
-  }
+  return read_record(path);
 }
 
 void check_model(
@@ -185,9 +181,7 @@ std::int64_t draw_save(const Group& group) {
   std::random_device random;
   const auto number = static_cast<std::int64_t>(
       (std::uint64_t{random()} << 32) | std::uint64_t{random()});
-  const at::Tensor shared = at::full({1}, number, at::kLong);
-  group.broadcast(shared).wait();
-  return shared.item<std::int64_t>();
+  return std::stoll(share(group, "hook state", concat(number)));
 }
 
 HookRecord make_record(
@@ -225,7 +219,7 @@ void save_hook_state(
   agree_checked(group, "save_hook_state", [&] {
     const HookRecord record = make_record(group, save, owner, take());
     check_writable_folder(folder);
-    write_atomically(file_of(folder, group.rank()), to_bytes(record));
+    write_atomically(file_of(folder, group.rank()), encode_record(record));
     return std::vector<Fact>{{"hook", owner.hook}};
   });
 }
@@ -262,10 +256,10 @@ HookRecord take_hook_state(
 SavedHook give_hook_state(
     const Group& group,
     const HookOwner& owner,
-    const HookRecord& record,
-    const std::function<void()>& check) {
+    const std::function<HookRecord()>& find_record) {
+  HookRecord record;
   agree_checked(group, "load_hook_state_dict", [&] {
-    check();
+    record = find_record();
     const std::string where = "of this rank";
     if (record.world != group.size()) {
       reject(
@@ -282,7 +276,7 @@ SavedHook give_hook_state(
     add_numbers(facts, record.state);
     return facts;
   });
-  return {record.layout, record.state};
+  return {std::move(record.layout), std::move(record.state)};
 }
 
 }  // namespace gradwire

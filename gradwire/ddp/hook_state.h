@@ -54,11 +54,10 @@ HookRecord take_hook_state(
 
 // What take_hook_state gave to this rank of a world of the same size.
 // Collective: throws Error on every rank when a record is of another hook,
-// model, world, rank or save.
+// model, world, rank or save, or cannot be found.
 SavedHook give_hook_state(
     const Group& group,
     const HookOwner& owner,
-    const HookRecord& record,
-    const std::function<void()>& check);
+    const std::function<HookRecord()>& find_record);
 
 }  // namespace gradwire

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kLong = 1000;
 
-const char* describe(std::int64_t event) {
+const char* name_of(std::int64_t event) {
   switch (static_cast<JoinedDdp::Event>(event)) {
     case JoinedDdp::Event::kForward:
       return "a forward";
@@ -51,11 +51,11 @@ JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
           "ranks in a Join do different things: rank ",
           roster.lead,
           " begins ",
-          describe(each[roster.lead]),
+          name_of(each[roster.lead]),
           ", rank ",
           rank,
           " ",
-          describe(each[rank]),
+          name_of(each[rank]),
           " (rank ",
           rank_,
           ")");
@@ -109,7 +109,7 @@ void JoinedDdp::mirror() {
   // Where nobody had any input nothing has changed.
   if (last_) {
     engine_.impl_->broadcast(engine_.impl_->model.state, last_->lead);
-    engine_.impl_->meter->skip();
+    engine_.impl_->hooked->skip_sent();
   }
 }
 

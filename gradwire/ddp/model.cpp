@@ -6,6 +6,7 @@
 #include <set>
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/transports.h"
 
 namespace gradwire {
 namespace {
@@ -141,14 +142,16 @@ std::string describe(const std::string& name, const at::Tensor& tensor) {
 }
 
 void check_device(const std::string& name, const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) {
+  if (!is_served(tensor.device().type())) {
     fail(
         "ddp",
         "'",
         name,
         "' is on ",
         tensor.device().str(),
-        ", expected cpu: this build has no backend for other devices");
+        ", expected ",
+        served_devices(),
+        ": this build has no transport for other devices");
   }
 }
 

@@ -33,7 +33,7 @@ struct DistributedDataParallelOptions {
   // it off only when they are equal already.
   bool init_sync = true;
 
-  // Names of parameters and buffers that are none of DDP's business.
+  // Names of parameters and buffers that DDP leaves alone.
   std::vector<std::string> ignore = {};
   // Names of parameters with sparse gradients besides those of Embedding and
   // EmbeddingBag with sparse(true), which are found by themselves.

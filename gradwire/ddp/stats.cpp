@@ -19,7 +19,7 @@ std::string saving(const Stats& stats) {
   }
   std::ostringstream text;
   text << std::fixed << std::setprecision(3) << ", "
-       << static_cast<double>(stats.sent_last_step.total()) /
+       << static_cast<double>(stats.last.sent.total()) /
               static_cast<double>(stats.plain_bytes)
        << " of the " << human_bytes(static_cast<double>(stats.plain_bytes))
        << " that plain averaging sends";
@@ -78,9 +78,9 @@ std::ostream& operator<<(std::ostream& out, const Stats& stats) {
       << (stats.rebuilt ? " (rebuilt)" : "") << "\n"
       << stats.steps << " steps, sent "
       << human_bytes(static_cast<double>(stats.sent.total())) << ", last step "
-      << human_bytes(static_cast<double>(stats.sent_last_step.total()))
+      << human_bytes(static_cast<double>(stats.last.sent.total()))
       << " (metadata "
-      << human_bytes(static_cast<double>(stats.sent_last_step.metadata)) << ")"
+      << human_bytes(static_cast<double>(stats.last.sent.metadata)) << ")"
       << saving(stats) << "\n";
   if (!stats.by_parameter.empty()) {
     write_ratio(out, stats);

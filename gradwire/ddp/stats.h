@@ -7,19 +7,9 @@
 
 #include "gradwire/base/bytes.h"
 #include "gradwire/hook/report.h"
+#include "gradwire/hook/step.h"
 
 namespace gradwire {
-
-// Where the time of one step went, in milliseconds.
-struct StepTimes {
-  // Inside forward(), buffers and bookkeeping included.
-  double forward_ms = 0;
-  // From the first gradient of the outputs to the last averaged gradient.
-  double backward_ms = 0;
-  // The part of backward after the last local gradient was there: what the
-  // step would be shorter by if communication were free.
-  double exposed_ms = 0;
-};
 
 // What one hook has sent while it was in use.
 struct HookBytes {
@@ -39,12 +29,13 @@ struct Stats {
   // Buckets follow the order in which gradients become ready.
   bool rebuilt = false;
   std::int64_t steps = 0;
+  // Of these, steps with an average that was not finite. Failed ones are not
+  // among the steps.
+  std::int64_t not_finite_steps = 0;
+  std::int64_t failed_steps = 0;
   // Handed to the transport since construction, the first broadcast of weights
   // included. What a hook object or lambda sends on a group of its own is not.
   Bytes sent = {};
-  // In the last step, and how much of it for each bucket.
-  Bytes sent_last_step;
-  std::vector<Bytes> bucket_sent;
   // What a step would send without a hook.
   std::int64_t plain_bytes = 0;
   // In the order of first use.
@@ -52,9 +43,9 @@ struct Stats {
   // What became of every parameter in the last step, from hooks that treat them
   // differently (PowerSGD).
   std::vector<ParameterReport> by_parameter;
-  // Means over all steps but the first, which warms up.
+  Step last;
+  // Over all steps but the first, which warms up.
   StepTimes mean;
-  StepTimes last;
 };
 
 // Numbers in gradients for one that is sent; 1 where parameters are not

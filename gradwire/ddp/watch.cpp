@@ -18,7 +18,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   std::vector<std::string> names;
   Options options;
   std::function<void()> on_begin;
-  std::function<void(const Backward&)> on_end;
+  std::function<void(const Step&)> on_end;
 
   std::mutex begin_mutex;
   std::exception_ptr begin_failure;
@@ -29,7 +29,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   bool end_queued = false;
   std::vector<char> ready;
   std::size_t ready_count = 0;
-  Backward times;
+  Step times;
 
   void on_output() {
     const std::lock_guard lock(mutex);
@@ -39,7 +39,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
   void begin() {
     if (armed && !begun) {
       begun = true;
-      times.started = Clock::now();
+      times.backward_began = Step::Clock::now();
     }
   }
 
@@ -68,7 +68,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
     }
     begin();
     queue_end();
-    times.last_gradient = Clock::now();
+    times.last_gradient = Step::Clock::now();
     if (ready[index]) {
       if (options.static_graph) {
         return false;
@@ -117,7 +117,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
       return false;  // another backward brings the rest
     }
     armed = false;
-    times.ended = Clock::now();
+    times.ended = Step::Clock::now();
     return true;
   }
 };
@@ -126,7 +126,7 @@ GradientWatch::GradientWatch(
     const std::vector<std::shared_ptr<const Parameter>>& parameters,
     Options options,
     std::function<void()> on_begin,
-    std::function<void(const Backward&)> on_end)
+    std::function<void(const Step&)> on_end)
     : state_(std::make_shared<State>()) {
   state_->options = options;
   state_->on_begin = std::move(on_begin);
@@ -153,7 +153,7 @@ GradientWatch::~GradientWatch() {
   }
   disarm();
   state_->on_begin = [] {};
-  state_->on_end = [](const Backward&) {};
+  state_->on_end = [](const Step&) {};
 }
 
 void GradientWatch::reattach() {
@@ -188,8 +188,10 @@ bool GradientWatch::armed() const {
 }
 
 void GradientWatch::watch_output(const at::Tensor& output) {
-  output.register_hook(
-      [state = state_](const at::Tensor&) { state->on_output(); });
+  if (!output.is_leaf()) {
+    output.register_hook(
+        [state = state_](const at::Tensor&) { state->on_output(); });
+  }
 }
 
 std::vector<std::string> GradientWatch::missing() const {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "gradwire/compat/autograd.h"
 #include "gradwire/hook/bucket.h"
+#include "gradwire/hook/step.h"
 
 namespace gradwire {
 
@@ -19,42 +19,36 @@ namespace gradwire {
 // backward; all else is for the thread that runs forward.
 class GradientWatch {
  public:
-  using Clock = std::chrono::steady_clock;
-
   struct Options {
     int rank = 0;
     // A parameter may be used in several ways in one backward (checkpointing).
     bool static_graph = false;
     bool find_unused_parameters = false;
   };
-  struct Backward {
-    Clock::time_point started;
-    Clock::time_point last_gradient;
-    Clock::time_point ended;
-  };
 
   // `on_begin` runs before the first gradient of a backward is averaged, on
-  // the thread that brings it; `on_end` when all of them are.
+  // the thread that brings it; `on_end` when all of them are, with the times of
+  // that backward.
   GradientWatch(
       const std::vector<std::shared_ptr<const Parameter>>& parameters,
       Options options,
       std::function<void()> on_begin,
-      std::function<void(const Backward&)> on_end);
+      std::function<void(const Step&)> on_end);
   ~GradientWatch();
   GradientWatch(const GradientWatch&) = delete;
 
-  // Before a forward. Tensor::set_, which torch::load uses, detaches a
-  // parameter from everything that listens for its gradient, without a word:
-  // reattach it.
+  // Before a forward. Tensor::set_, which torch::load uses, silently detaches a
+  // parameter from everything that listens for its gradient: reattach it.
   void reattach();
   // A forward whose backward will be averaged is done.
   void arm();
-  // The step is over, for better or worse.
+  // The step is over, whether it succeeded or failed.
   void disarm();
   // Between forward and the end of backward.
   bool armed() const;
 
-  // Notes the start of backward when the gradient of `output` is computed.
+  // Notes the start of backward when the gradient of `output` is computed. A
+  // leaf keeps what is hung on it for good, so there the first gradient counts.
   void watch_output(const at::Tensor& output);
 
   // Parameters without a gradient in a backward that has begun.

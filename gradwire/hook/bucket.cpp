@@ -6,6 +6,15 @@
 #include "gradwire/base/error.h"
 
 namespace gradwire {
+namespace {
+
+// Whether there are complex numbers made of these.
+bool has_complex_type(const at::Tensor& reals) {
+  const auto type = reals.scalar_type();
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf;
+}
+
+}  // namespace
 
 Bucket::Bucket(
     std::size_t index,
@@ -22,10 +31,17 @@ bool Bucket::is_sparse() const {
 }
 
 std::int64_t Bucket::elems(std::size_t i) const {
-  const at::Tensor& parameter = parameters_.at(i)->tensor;
+  const Parameter& parameter = *parameters_.at(i);
   // The Reducer flattens complex gradients into pairs of real numbers.
-  const bool pairs = parameter.is_complex() && !buffer_.is_complex();
-  return parameter.numel() * (pairs ? 2 : 1);
+  return buffer_.is_complex() ? parameter.tensor.numel() : parameter.reals();
+}
+
+at::Tensor Bucket::flat_gradient(std::size_t i) const {
+  std::int64_t before = 0;
+  for (std::size_t k = 0; k < i; ++k) {
+    before += elems(k);
+  }
+  return buffer_.narrow(0, before, elems(i));
 }
 
 at::Tensor Bucket::gradient(std::size_t i) const {
@@ -33,20 +49,22 @@ at::Tensor Bucket::gradient(std::size_t i) const {
   if (is_sparse()) {
     return buffer_;
   }
-  std::int64_t offset = buffer_.storage_offset();
-  at::Tensor flat = buffer_;
-  if (parameter.is_complex() && !buffer_.is_complex()) {
-    flat = at::view_as_complex(buffer_.view({-1, 2}));
-    offset = flat.storage_offset();
+  const at::Tensor own = flat_gradient(i);
+  const bool dense = parameter.is_non_overlapping_and_dense();
+  auto sizes = parameter.sizes().vec();
+  auto strides = parameter.strides().vec();
+  if (elems(i) == parameter.numel()) {
+    return dense ? own.as_strided(sizes, strides) : own.view(sizes);
   }
-  for (std::size_t before = 0; before < i; ++before) {
-    offset += parameters_[before]->tensor.numel();
+  // Pairs of real numbers, as a last dimension.
+  sizes.push_back(2);
+  for (std::int64_t& stride : strides) {
+    stride *= 2;
   }
-  if (parameter.is_non_overlapping_and_dense()) {
-    return flat.as_strided(parameter.sizes(), parameter.strides(), offset);
-  }
-  const std::int64_t begin = offset - flat.storage_offset();
-  return flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+  strides.push_back(1);
+  const at::Tensor pairs =
+      dense ? own.as_strided(sizes, strides) : own.view(sizes);
+  return has_complex_type(buffer_) ? at::view_as_complex(pairs) : pairs;
 }
 
 Bucket Bucket::with_buffer(at::Tensor buffer) const {

@@ -14,6 +14,11 @@ namespace gradwire {
 struct Parameter {
   std::string name;
   at::Tensor tensor;
+
+  // Numbers in its gradient as hooks see it: two for a complex element.
+  std::int64_t reals() const {
+    return tensor.numel() * (tensor.is_complex() ? 2 : 1);
+  }
 };
 
 // A flat gradient plus one view per parameter. Valid after the hook's call too:
@@ -50,8 +55,12 @@ class Bucket {
   }
   // How many elements of the buffer belong to parameter i.
   std::int64_t elems(std::size_t i) const;
+  // These elements, as they lie in the buffer.
+  at::Tensor flat_gradient(std::size_t i) const;
   // The gradient of parameter i as a view of the buffer, with the parameter's
-  // own shape and strides: element for element what `.grad` will be.
+  // own shape and strides: element for element what `.grad` will be. Of a
+  // complex parameter in a type that has no complex numbers (bfloat16): pairs,
+  // in a last dimension.
   at::Tensor gradient(std::size_t i) const;
 
   // The same parameters over another buffer of as many elements, for hooks

@@ -4,21 +4,22 @@
 
 #include <map>
 
-#include "gradwire/hook/compressed.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/hook/wrapper.h"
 
 namespace gradwire {
 namespace {
 
-// Hands the bucket on in another type. The result stays in that type: the
-// Reducer converts while it copies.
-class CastWrapper : public Hook {
+// Hands the bucket on in another type. What drives the hook takes the result in
+// any type of floats.
+class CastWrapper : public HookWrapper {
  public:
   CastWrapper(at::ScalarType narrow, std::unique_ptr<Hook> inner)
-      : narrow_(narrow), inner_(std::move(inner)) {}
+      : HookWrapper(std::move(inner)), narrow_(narrow) {}
 
   Future reduce(Bucket& bucket) override {
     if (bucket.is_sparse()) {
-      return inner_->reduce(bucket);
+      return inner().reduce(bucket);
     }
     at::Tensor& narrow = buffers_[bucket.index()];
     if (!narrow.defined() || narrow.numel() != bucket.buffer().numel()) {
@@ -27,45 +28,29 @@ class CastWrapper : public Hook {
     }
     narrow.copy_(bucket.buffer());
     Bucket cast = bucket.with_buffer(narrow);
-    return inner_->reduce(cast);
+    return inner().reduce(cast);
   }
   void rebuild() override {
     buffers_.clear();
-    inner_->rebuild();
-  }
-  void save(HookState& state) override {
-    inner_->save(state);
-  }
-  void load(const HookState& state) override {
-    inner_->load(state);
-  }
-  std::vector<ParameterReport> report() const override {
-    return inner_->report();
+    HookWrapper::rebuild();
   }
 
  private:
   at::ScalarType narrow_;
   std::map<std::size_t, at::Tensor> buffers_;
-  std::unique_ptr<Hook> inner_;
 };
 
 }  // namespace
 
-HookInfo cast_hook(const std::string& codec, at::ScalarType narrow) {
-  HookInfo info = compressed_hook(codec, false);
-  info.wraps = HookInfo::Wraps::kOptionally;
-  info.make = [narrow,
-               make = info.make](HookContext context) -> std::unique_ptr<Hook> {
-    if (!context.inner) {
-      return make(std::move(context));
-    }
-    // Alone there is nothing to send, and nothing to round.
-    if (context.group.size() == 1) {
-      return std::move(context.inner);
-    }
-    return std::make_unique<CastWrapper>(narrow, std::move(context.inner));
-  };
-  return info;
+std::unique_ptr<Hook> cast_for(const std::string& codec, HookContext context) {
+  // Alone there is nothing to send, and nothing to round.
+  if (context.group.size() == 1) {
+    return std::move(context.inner);
+  }
+  const bool half =
+      codec::find_codec(codec).floats == codec::CodecInfo::Floats::kHalf;
+  return std::make_unique<CastWrapper>(
+      half ? at::kHalf : at::kBFloat16, std::move(context.inner));
 }
 
 }  // namespace gradwire

@@ -1,17 +1,15 @@
 #pragma once
 
-// Private to gradwire: hooks that send narrower floats, alone or around others.
+// Private to gradwire: hooks that give others narrower gradients.
 
-#include <c10/core/ScalarType.h>
-
+#include <memory>
 #include <string>
 
 #include "gradwire/hook/hook.h"
 
 namespace gradwire {
 
-// The row of compressed_hook(), and with another hook in parentheses a wrapper
-// that gives that hook gradients of type `narrow`.
-HookInfo cast_hook(const std::string& codec, at::ScalarType narrow);
+// The inner hook of the context with gradients of the codec's floats.
+std::unique_ptr<Hook> cast_for(const std::string& codec, HookContext context);
 
 }  // namespace gradwire

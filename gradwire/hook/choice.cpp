@@ -2,55 +2,66 @@
 
 #include <c10/util/Type.h>
 
-#include <algorithm>
+#include <mutex>
 #include <typeinfo>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/spec.h"
-#include "gradwire/hook/registry.h"
 
 namespace gradwire {
 namespace {
 
-bool is_local(const Spec& spec) {
-  const auto known = hooks();
-  const auto info = std::ranges::find(known, spec.name, &HookInfo::name);
-  return (info != known.end() && info->result == HookInfo::Result::kLocal) ||
-         (spec.inner && is_local(*spec.inner));
+std::string describe(const Hook& hook) {
+  return "custom " + c10::demangle(typeid(hook).name());
+}
+
+// Of who is whose: ranks may be threads.
+std::mutex& users_mutex() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 }  // namespace
 
-std::string HookChoice::text() const {
+CheckedHook::CheckedHook(HookSpec spec)
+    : text_(spec.text()), spec_(std::move(spec)) {}
+
+CheckedHook::CheckedHook(std::shared_ptr<Hook> hook, bool shareable)
+    : text_(describe(*hook)), hook_(std::move(hook)), shareable_(shareable) {}
+
+void CheckedHook::check_free(const void* user) const {
+  if (!hook_ || shareable_) {
+    return;
+  }
+  const std::lock_guard lock(users_mutex());
+  const auto current = hook_->user_.lock();
+  if (current && current.get() != user) {
+    fail(
+        "hook",
+        "hook '",
+        text_,
+        "' serves another DDP already, expected an object of its own for each");
+  }
+}
+
+std::shared_ptr<Hook> CheckedHook::make(
+    const Group& group, const std::shared_ptr<const void>& user) const {
+  check_free(user.get());
+  if (hook_) {
+    const std::lock_guard lock(users_mutex());
+    hook_->user_ = user;
+    return hook_;
+  }
+  return is_none() ? make_hook("allreduce", group) : spec_->make(group);
+}
+
+CheckedHook HookChoice::check() const {
   if (!spec_.empty()) {
-    return check_hook_spec(spec_);
+    return CheckedHook(HookSpec(spec_));
   }
   if (!hook_) {
     fail("hook", "got an empty spec or a null hook, expected a hook");
   }
-  const Hook& hook = *hook_;
-  return "custom " + c10::demangle(typeid(hook).name());
-}
-
-bool HookChoice::is_none() const {
-  return !hook_ && text() == "none";
-}
-
-bool HookChoice::is_plain_average() const {
-  if (hook_) {
-    return false;
-  }
-  const auto known = hooks();
-  const auto info = std::ranges::find(known, text(), &HookInfo::name);
-  return is_none() || (info != known.end() && info->plain_average);
-}
-
-bool HookChoice::stays_local() const {
-  return !hook_ && !is_none() && is_local(parse_spec(text()));
-}
-
-std::shared_ptr<Hook> HookChoice::make(const Group& group) const {
-  return hook_ ? hook_ : make_hook(spec_, group);
+  return CheckedHook(hook_, shareable_);
 }
 
 }  // namespace gradwire

@@ -1,18 +1,57 @@
 #pragma once
 
 #include <concepts>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "gradwire/hook/hook.h"
+#include "gradwire/hook/registry.h"
 
 namespace gradwire {
 
+// A HookChoice with every check made, once. A value.
+class CheckedHook {
+ public:
+  explicit CheckedHook(HookSpec spec);
+  // `shareable`: several DDPs may have this object.
+  CheckedHook(std::shared_ptr<Hook> hook, bool shareable);
+
+  // The canonical spec, "none", or "custom <type>" for an object. Ranks compare
+  // it.
+  const std::string& text() const {
+    return text_;
+  }
+  bool is_none() const {
+    return spec_ && spec_->is_none();
+  }
+  bool is_plain_average() const {
+    return spec_ && spec_->is_plain_average();
+  }
+  bool stays_local() const {
+    return spec_ && spec_->stays_local();
+  }
+  // Throws Error for an object that serves another one than `user` (null: none
+  // yet): what it remembers belongs to one DDP.
+  void check_free(const void* user) const;
+  // The object, from now on `user`'s, or a new hook; for "none" the allreduce
+  // hook.
+  std::shared_ptr<Hook> make(
+      const Group& group, const std::shared_ptr<const void>& user) const;
+
+ private:
+  std::string text_;
+  // One of the two.
+  std::optional<HookSpec> spec_;
+  std::shared_ptr<Hook> hook_;
+  bool shareable_ = false;
+};
+
 // What a user may write where a hook is wanted: a spec string ("int8",
 // "powersgd:rank=4", "none"), a Hook object, or a lambda
-// `[group](gradwire::Bucket& bucket) { return group.all_reduce(...); }`.
+// `[group](gradwire::Bucket& bucket) { return group.all_reduce(...); }`. An
+// object serves one DDP, a lambda any number.
 class HookChoice {
  public:
   HookChoice() = default;
@@ -25,19 +64,12 @@ class HookChoice {
   HookChoice(std::unique_ptr<H> hook) : spec_(), hook_(std::move(hook)) {}
   template <class F>
   requires std::is_invocable_r_v<Future, F&, Bucket&> HookChoice(F reduce)
-      : spec_(), hook_(std::make_shared<Lambda<F>>(std::move(reduce))) {}
+      : spec_(),
+        hook_(std::make_shared<Lambda<F>>(std::move(reduce))),
+        shareable_(true) {}
 
-  // The canonical spec, "none", or "custom <type>" for an object. Ranks compare
-  // it. Throws Error for a bad spec or a null object.
-  std::string text() const;
-  bool is_none() const;
-  // "none", or a hook that does the same.
-  bool is_plain_average() const;
-  // Every rank keeps its own gradients: HookInfo::Result::kLocal, also inside
-  // of another hook.
-  bool stays_local() const;
-  // The hook itself; call text() first. Not for "none".
-  std::shared_ptr<Hook> make(const Group& group) const;
+  // Throws Error for a bad spec or a null object.
+  CheckedHook check() const;
 
  private:
   template <class F>
@@ -52,6 +84,7 @@ class HookChoice {
   // Empty when an object was given, even a null one.
   std::string spec_ = "none";
   std::shared_ptr<Hook> hook_;
+  bool shareable_ = false;
 };
 
 }  // namespace gradwire

@@ -10,7 +10,7 @@ Option sparse_option() {
   return {
       .name = "sparse",
       .fallback = "error",
-      .help = "pass: sparse gradients are sent as they are",
+      .help = "pass: sparse gradients are averaged uncompressed",
       .choices = {"error", "pass"}};
 }
 

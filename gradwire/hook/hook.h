@@ -12,6 +12,7 @@
 #include "gradwire/comm/group.h"
 #include "gradwire/hook/bucket.h"
 #include "gradwire/hook/report.h"
+#include "gradwire/hook/step.h"
 
 namespace gradwire {
 
@@ -21,23 +22,34 @@ struct HookState {
   std::map<std::string, std::int64_t> numbers;
   // By parameter, equal on all ranks.
   std::map<std::string, at::Tensor> shared;
-  // By parameter: what this rank still owes to the sum over ranks. In another
-  // world they may be handed to other ranks and added up.
+  // By parameter: what this rank still owes to the sum over ranks, in the order
+  // of the gradient's memory. In another world they may be handed to other
+  // ranks and added up, and to another hook when hooks are exchanged.
   std::map<std::string, at::Tensor> residuals;
 };
 
 // The policy between "this bucket of gradients is ready" and "every rank holds
-// the same average". One instance serves one DDP. Called on the thread that
-// runs backward(), with the same buckets in the same order on every rank, so a
-// hook needs no lock of its own.
+// the same average". One instance serves one DDP. Its calls come one at a time,
+// with the same buckets in the same order on every rank, so a hook needs no
+// lock of its own. A hook around another one passes on begin_step and end_step,
+// and any subset of the buckets between them.
 class Hook {
  public:
   virtual ~Hook() = default;
+
+  // Before the first bucket of a step.
+  virtual void begin_step(const Step&) {}
 
   // Returns at once; the Future holds what becomes the gradient: a tensor of
   // the buffer's element count, usually the buffer itself, reduced in place.
   // What is thrown here surfaces in backward().
   virtual Future reduce(Bucket& bucket) = 0;
+
+  // When every bucket's Future is complete, however it ended, and at the latest
+  // before the next call other than reduce(). The outcome is kApplied or
+  // kFailed; a hook that knows of an average that is not finite makes it
+  // kNotFinite.
+  virtual void end_step(Step&) {}
 
   // The bucket layout changed: drop what was kept by bucket index.
   virtual void rebuild() {}
@@ -47,12 +59,24 @@ class Hook {
   virtual void save(HookState&) {}
   virtual void load(const HookState&) {}
 
+  // What the hook in use before still owed (see HookState), for this one to
+  // send; between two iterations and not collective. False: it has no feedback,
+  // and what was owed is lost.
+  virtual bool take_residuals(const std::map<std::string, at::Tensor>&) {
+    return false;
+  }
+
   // Of the parameters in buckets that it has compressed: only hooks that treat
   // them differently have something to say. Between two iterations, and not
   // collective.
   virtual std::vector<ParameterReport> report() const {
     return {};
   }
+
+ private:
+  friend class CheckedHook;
+  // The one that this object serves, while it lives.
+  std::weak_ptr<const void> user_;
 };
 
 // What a hook is made from.

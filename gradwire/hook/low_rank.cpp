@@ -109,10 +109,35 @@ LowRank::Rows LowRank::rows_of(
   rows.residual = {
       slice(step_->residual.before, at, rows.elems),
       slice(step_->residual.after, at, rows.elems)};
+  if (matrices_ == Matrices::kParameters && !rows.gradient.is_contiguous()) {
+    rows.residual = {
+        strided_rows(step_->residual.before, shape, matrix, first, count),
+        strided_rows(step_->residual.after, shape, matrix, first, count)};
+  }
   rows.in_place =
       rows.elems == count * shape.columns && holds_floats(rows.gradient) &&
       (!rows.residual.before.defined() || holds_floats(rows.residual.before));
   return rows;
+}
+
+// Residuals lie in the order of the gradient's memory, whatever the strides, so
+// that another hook can go on with them.
+at::Tensor LowRank::strided_rows(
+    const at::Tensor& flat,
+    const Shape& shape,
+    std::int64_t matrix,
+    std::int64_t first,
+    std::int64_t count) const {
+  if (!flat.defined()) {
+    return {};
+  }
+  const at::Tensor& like =
+      step_->bucket.parameter(shape.members[matrix]).tensor;
+  const std::int64_t begin =
+      shape.m_begin + matrix * shape.rows * shape.columns;
+  return flat
+      .as_strided(like.sizes(), like.strides(), flat.storage_offset() + begin)
+      .narrow(0, first, count);
 }
 
 template <class Work>
@@ -153,8 +178,9 @@ linalg::Sum LowRank::load(const Rows& rows) {
   loaded_.narrow(0, rows.elems, lacking).zero_();
   to.view(rows.gradient.sizes()).copy_(rows.gradient);
   if (rows.residual.before.defined()) {
-    at::Tensor owed = scratch_.narrow(0, 0, rows.elems);
-    to.add_(owed.copy_(rows.residual.before));
+    const at::Tensor owed = scratch_.narrow(0, 0, rows.elems);
+    owed.view(rows.residual.before.sizes()).copy_(rows.residual.before);
+    to.add_(owed);
   }
   return {floats_of(loaded_), nullptr, rows.count, rows.columns};
 }
@@ -182,7 +208,10 @@ void LowRank::store(
     sent.view(gradient.sizes()).copy_(gradient);
     // A memory that holds less forgets; infinity it would never forget.
     const double most = largest_number(lost.scalar_type());
-    lost.copy_(loaded_.narrow(0, 0, rows.elems).sub_(sent).clamp_(-most, most));
+    lost.copy_(loaded_.narrow(0, 0, rows.elems)
+                   .sub_(sent)
+                   .clamp_(-most, most)
+                   .view(lost.sizes()));
   }
 }
 

@@ -26,11 +26,11 @@ namespace gradwire {
 //   project(kRight)   Q = P' M, where P was made orthonormal
 //   finish()          gradient = P Q, residual = M - P Q
 //
-// with what project() returns averaged by the caller before he goes on; or
+// where the caller averages what project() returns before it goes on; or
 // several such pairs, or only one of the two. The rest travels with what is
-// sent first. M is computed again each time it is needed: it is not worth
-// memory of its own. Planned once for a bucket; buffers are kept. One step at a
-// time. Not thread safe.
+// sent first. M is computed again each time it is needed and takes no memory.
+// Planned once for a bucket; buffers are kept. One step at a time. Not thread
+// safe.
 class LowRank {
  public:
   // What is taken for a matrix: every parameter, with its first dimension as
@@ -46,6 +46,10 @@ class LowRank {
   ParameterMemory::Entries residual_entries() const;
   ParameterMemory::Entries basis_entries() const;
   bool fits(const Bucket& bucket) const;
+  // Parameters that are sent in full, and so remember nothing.
+  const std::vector<std::size_t>& in_full() const {
+    return in_full_;
+  }
 
   struct Step {
     Bucket bucket;
@@ -147,6 +151,12 @@ class LowRank {
       std::int64_t matrix,
       std::int64_t first,
       std::int64_t count) const;
+  at::Tensor strided_rows(
+      const at::Tensor& flat,
+      const Shape& shape,
+      std::int64_t matrix,
+      std::int64_t first,
+      std::int64_t count) const;
   linalg::Sum load(const Rows& rows);
   void store(
       const Rows& rows, const float* p, const float* q, std::int64_t rank);
@@ -172,6 +182,7 @@ class LowRank {
   at::ScalarType type_;
   std::vector<Shape> shapes_;
   std::vector<Rest> rest_;
+  std::vector<std::size_t> in_full_;
   std::int64_t p_elems_ = 0;
   std::int64_t q_elems_ = 0;
   std::int64_t rest_elems_ = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "gradwire/hook/low_rank.h"
 
@@ -68,6 +69,7 @@ void LowRank::plan_parameters(const Bucket& bucket) {
     } else {
       rest_.push_back({from, elems_[i]});
       rest_elems_ += elems_[i];
+      in_full_.push_back(i);
     }
     from += elems_[i];
   }
@@ -86,6 +88,8 @@ void LowRank::plan_bucket() {
   } else {
     rest_.push_back({0, elems});
     rest_elems_ = elems;
+    in_full_.resize(names_.size());
+    std::iota(in_full_.begin(), in_full_.end(), std::size_t{0});
   }
 }
 

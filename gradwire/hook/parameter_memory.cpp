@@ -16,7 +16,7 @@ const ParameterMemory::Floats& ParameterMemory::of(
     found->second.touched = false;
     std::erase_if(records_, [&](const auto& item) {
       if (!item.second.touched) {
-        homeless_.merge(split(item.second));
+        unplaced_.merge(split(item.second));
       }
       return !item.second.touched;
     });
@@ -44,8 +44,8 @@ bool ParameterMemory::fits(const Record& record, const Entries& entries) {
 
 void ParameterMemory::check_sizes(const Entries& entries) const {
   for (const auto& [name, elems] : entries) {
-    const auto known = homeless_.find(std::string(name));
-    if (known != homeless_.end() && known->second.numel() != elems) {
+    const auto known = unplaced_.find(std::string(name));
+    if (known != unplaced_.end() && known->second.numel() != elems) {
       fail(
           "hook",
           "the ",
@@ -71,9 +71,9 @@ ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
   std::int64_t begin = 0;
   for (const auto& [view, count] : entries) {
     const std::string name(view);
-    if (const auto known = homeless_.find(name); known != homeless_.end()) {
+    if (const auto known = unplaced_.find(name); known != unplaced_.end()) {
       record.floats.before.narrow(0, begin, count).copy_(known->second);
-      homeless_.erase(known);
+      unplaced_.erase(known);
     }
     record.names.push_back(name);
     record.elems.push_back(count);
@@ -82,7 +82,19 @@ ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
   return record;
 }
 
+at::Tensor ParameterMemory::pay(const std::string& name, std::int64_t elems) {
+  const auto known = unplaced_.find(name);
+  if (known == unplaced_.end() || known->second.numel() != elems) {
+    return {};
+  }
+  paid_.insert(name);
+  return known->second;
+}
+
 void ParameterMemory::commit() {
+  for (const std::string& name : std::exchange(paid_, {})) {
+    unplaced_.erase(name);
+  }
   for (auto& [index, record] : records_) {
     if (std::exchange(record.touched, false)) {
       std::swap(record.floats.before, record.floats.after);
@@ -91,6 +103,7 @@ void ParameterMemory::commit() {
 }
 
 void ParameterMemory::rollback() {
+  paid_.clear();
   for (auto& [index, record] : records_) {
     record.touched = false;
   }
@@ -109,13 +122,13 @@ ParameterMemory::ByName ParameterMemory::split(const Record& record) {
 
 void ParameterMemory::rebuild() {
   for (const auto& [index, record] : records_) {
-    homeless_.merge(split(record));
+    unplaced_.merge(split(record));
   }
   records_.clear();
 }
 
-void ParameterMemory::drop_homeless() {
-  homeless_.clear();
+void ParameterMemory::forget_unplaced() {
+  unplaced_.clear();
 }
 
 ParameterMemory::ByName ParameterMemory::save() const {
@@ -126,7 +139,7 @@ ParameterMemory::ByName ParameterMemory::save() const {
           floats.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
     }
   };
-  add(homeless_);
+  add(unplaced_);
   for (const auto& [index, record] : records_) {
     add(split(record));
   }
@@ -135,9 +148,9 @@ ParameterMemory::ByName ParameterMemory::save() const {
 
 void ParameterMemory::load(const ByName& state) {
   records_.clear();
-  homeless_.clear();
+  unplaced_.clear();
   for (const auto& [name, floats] : state) {
-    homeless_[name] = floats.reshape(-1);
+    unplaced_[name] = floats.reshape(-1);
   }
 }
 

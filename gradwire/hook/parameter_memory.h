@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,12 +43,16 @@ class ParameterMemory {
   // size than it had.
   const Floats& of(std::size_t bucket, const Entries& entries);
 
+  // What is kept of a parameter of so many elements that no bucket has,
+  // undefined if nothing: it is paid in this step, and forgotten with commit().
+  at::Tensor pay(const std::string& name, std::int64_t elems);
+
   void commit();
   void rollback();
   // Buckets will be others from now on.
   void rebuild();
   // Forgets what belongs to no bucket.
-  void drop_homeless();
+  void forget_unplaced();
 
   // In fp32, whatever the type.
   ByName save() const;
@@ -72,7 +77,9 @@ class ParameterMemory {
   // By bucket index.
   std::map<std::size_t, Record> records_;
   // Of parameters that no record has.
-  ByName homeless_;
+  ByName unplaced_;
+  // Those of them that are paid in this step.
+  std::set<std::string> paid_;
 };
 
 }  // namespace gradwire

@@ -10,7 +10,8 @@
 namespace gradwire {
 
 // Averages in full, on the same lane as what is compressed, so that all ranks
-// keep the same order. Uses the first phase and the next, whatever they are.
+// keep the same order. The result is the sum: a new tensor where the values are
+// sparse.
 class PlainJob : public Lane::Job {
  public:
   // In place; sparse values too. `not_finite` is set when an average is not.
@@ -19,19 +20,15 @@ class PlainJob : public Lane::Job {
       int world,
       std::shared_ptr<std::atomic<bool>> not_finite);
 
-  Future future() const {
-    return Future(result_);
-  }
-
-  void wait() override;
-  void run(std::size_t phase, const Lane::Groups& groups) override;
-  void fail(const std::exception_ptr& error) noexcept override;
+  std::span<const Step> steps() const override;
 
  private:
+  void send(const Lane::Groups& groups);
+  void check(const Lane::Groups& groups);
+
   at::Tensor values_;
   int world_;
   std::shared_ptr<std::atomic<bool>> not_finite_;
-  Future::Raw result_;
   Future sum_;
 };
 

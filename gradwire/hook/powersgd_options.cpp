@@ -18,39 +18,42 @@ struct Range {
 template <class Struct, class Visit>
 void each_option(const std::string& hook, Struct& options, Visit visit) {
   visit(
-      options.rank, "rank", "rank of what is sent of a matrix", Range{1, 1024});
-  visit(options.start, "start", "steps that average in full before", Range{0});
+      options.rank,
+      "rank",
+      "rank of what is sent in place of a matrix",
+      Range{1, 1024});
+  visit(options.start, "start", "first steps, which average in full", Range{0});
   visit(
       options.min_compression_rate,
       "min_compression_rate",
-      "what would shrink less is sent in full",
+      "a matrix that would shrink by less is sent in full",
       Range{1e-6});
   visit(
       options.ef,
       "ef",
-      "error feedback: what is lost is sent with the next step",
+      "error feedback: what is lost is added to the next gradient",
       Range{});
   visit(
       options.warm_start,
       "warm_start",
-      "each step goes on from the subspace of the one before",
+      "each step starts from the last Q; off: from a new one",
       Range{});
   visit(
       options.epsilon,
       "epsilon",
-      "added to lengths that are divided by",
+      "added to the length of a column of P before dividing by it",
       Range{0});
-  visit(options.seed, "seed", "of the subspaces at the beginning", Range{});
+  visit(options.seed, "seed", "seed of the first Q", Range{});
   visit(
       options.stats,
       "stats",
-      "residuals are measured every so many steps, 0: never",
+      "steps between measurements of the residuals, 0: never",
       Range{0});
   if (hook != kBatched) {
     visit(
         options.batch,
         "batch",
-        "matrices of one shape are worked on together",
+        "matrices of one shape lie together in messages",
         Range{});
   }
   visit(
@@ -61,15 +64,14 @@ void each_option(const std::string& hook, Struct& options, Visit visit) {
   visit(
       options.alternate,
       "alternate",
-      "P and Q in turn, one of them a step",
+      "send P in one step and Q in the next: half the bytes",
       Range{});
   visit(
       options.refresh,
       "refresh",
-      "the subspace is drawn anew every so many steps, 0: never",
+      "steps after which Q is drawn anew, 0: never",
       Range{0});
-  visit(
-      options.memory, "memory", "type of what is kept of the losses", Range{});
+  visit(options.memory, "memory", "type in which residuals are kept", Range{});
 }
 
 void take(const Options& from, const char* name, std::int64_t& to) {

@@ -5,24 +5,22 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/spec.h"
+#include "gradwire/codec/codec.h"
+#include "gradwire/hook/compressed.h"
 
 // The only list of hooks. A hook is a file of this name beside this one that
-// defines `HookInfo <name>_hook()`.
-#define GRADWIRE_HOOKS(X) \
-  X(allreduce)            \
-  X(fp16)                 \
-  X(bf16)                 \
-  X(int8)                 \
-  X(int4)                 \
-  X(fp8)                  \
-  X(powersgd)             \
-  X(batched_powersgd)     \
-  X(noop)
+// defines `HookInfo <name>_hook()`; every codec is a hook by itself.
+#define GRADWIRE_HOOKS(HOOK, CODECS) \
+  HOOK(allreduce)                    \
+  CODECS                             \
+  HOOK(powersgd)                     \
+  HOOK(batched_powersgd)             \
+  HOOK(noop)
 
 namespace gradwire {
 
 #define GRADWIRE_DECLARE(name) HookInfo name##_hook();
-GRADWIRE_HOOKS(GRADWIRE_DECLARE)
+GRADWIRE_HOOKS(GRADWIRE_DECLARE, )
 #undef GRADWIRE_DECLARE
 
 namespace {
@@ -33,8 +31,14 @@ struct Registry {
 
   Registry() {
 #define GRADWIRE_ADD(name) rows.push_back(name##_hook());
-    GRADWIRE_HOOKS(GRADWIRE_ADD)
+    GRADWIRE_HOOKS(GRADWIRE_ADD, add_codecs();)
 #undef GRADWIRE_ADD
+  }
+
+  void add_codecs() {
+    for (const codec::CodecInfo& codec : codec::codecs()) {
+      rows.push_back(codec_hook(codec));
+    }
   }
 };
 
@@ -104,31 +108,6 @@ Options check(const Spec& spec, const HookInfo& info) {
   return options;
 }
 
-std::unique_ptr<Hook> make(const Spec& spec, const Group& group) {
-  const HookInfo info = find(spec.name);
-  HookContext context{group, check(spec, info), nullptr};
-  if (spec.inner) {
-    context.inner = make(*spec.inner, group);
-  }
-  return info.make(std::move(context));
-}
-
-// Checks all of a spec, and leaves out options that change nothing.
-Spec canonical(const Spec& spec) {
-  const HookInfo info = find(spec.name);
-  const Options options = check(spec, info);
-  Spec result = spec;
-  for (const Option& option : info.options) {
-    if (options.is_fallback(option)) {
-      result.options.erase(option.name);
-    }
-  }
-  if (spec.inner) {
-    result.inner = std::make_shared<const Spec>(canonical(*spec.inner));
-  }
-  return result;
-}
-
 }  // namespace
 
 std::vector<HookInfo> hooks() {
@@ -153,14 +132,70 @@ void register_hook(HookInfo info) {
   rows.push_back(std::move(info));
 }
 
-std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group) {
-  return make(parse_spec(spec), group);
+struct HookSpec::Level {
+  explicit Level(const Spec& spec)
+      : info(find(spec.name)), options(check(spec, info)) {
+    if (spec.inner) {
+      inner = std::make_unique<const Level>(*spec.inner);
+    }
+  }
+
+  // Without the options that change nothing.
+  Spec canonical(Spec spec) const {
+    for (const Option& option : info.options) {
+      if (options.is_fallback(option)) {
+        spec.options.erase(option.name);
+      }
+    }
+    if (inner) {
+      spec.inner = std::make_shared<const Spec>(inner->canonical(*spec.inner));
+    }
+    return spec;
+  }
+  bool stays_local() const {
+    return info.result == HookInfo::Result::kLocal ||
+           (inner && inner->stays_local());
+  }
+  std::unique_ptr<Hook> make(const Group& group) const {
+    return info.make(
+        {group, options, inner ? inner->make(group) : std::unique_ptr<Hook>()});
+  }
+
+  HookInfo info;
+  Options options;
+  std::unique_ptr<const Level> inner;
+};
+
+HookSpec::HookSpec(const std::string& text) {
+  const Spec spec = parse_spec(text);
+  text_ = to_string(spec);
+  if (text_ != "none") {
+    hook_ = std::make_shared<const Level>(spec);
+    text_ = to_string(hook_->canonical(spec));
+  }
 }
 
-std::string check_hook_spec(const std::string& text) {
-  const Spec spec = parse_spec(text);
-  const std::string written = to_string(spec);
-  return written == "none" ? written : to_string(canonical(spec));
+bool HookSpec::is_plain_average() const {
+  return is_none() || (hook_->info.plain_average && text_ == hook_->info.name);
+}
+
+bool HookSpec::stays_local() const {
+  return !is_none() && hook_->stays_local();
+}
+
+std::unique_ptr<Hook> HookSpec::make(const Group& group) const {
+  if (is_none()) {
+    fail("hook", "'none' is no hook, expected one that can be made");
+  }
+  return hook_->make(group);
+}
+
+std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group) {
+  return HookSpec(spec).make(group);
+}
+
+std::string check_hook_spec(const std::string& spec) {
+  return HookSpec(spec).text();
 }
 
 }  // namespace gradwire

@@ -16,14 +16,40 @@ std::vector<HookInfo> hooks();
 // Error when the name is taken or not a name. Thread safe.
 void register_hook(HookInfo info);
 
-// The hook that `spec` describes, every name and option checked. Not
-// collective by itself, though a hook may connect when it is made. Throws Error
-// that says what is wrong and what would be right.
-std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group);
+// A spec string with every name and option checked, once. Immutable; copies
+// share what was found.
+class HookSpec {
+ public:
+  // Throws Error that says what is wrong and what would be right.
+  explicit HookSpec(const std::string& text);
 
-// The canonical form of `spec` with all checks made and no hook: options
-// sorted, those that change nothing left out, blanks gone. Specs of one hook
-// have one such form. "none" stands for no hook.
+  // The canonical form: options sorted, those that change nothing left out,
+  // blanks gone. Specs of one hook have one such form.
+  const std::string& text() const {
+    return text_;
+  }
+  // "none": no hook.
+  bool is_none() const {
+    return hook_ == nullptr;
+  }
+  // "none", or a hook that does the same.
+  bool is_plain_average() const;
+  // Every rank keeps its own gradients, also inside of another hook.
+  bool stays_local() const;
+
+  // Not for "none". Not collective by itself, though a hook may connect when it
+  // is made.
+  std::unique_ptr<Hook> make(const Group& group) const;
+
+ private:
+  struct Level;
+
+  std::string text_;
+  std::shared_ptr<const Level> hook_;
+};
+
+// For specs that are used once: the hook, or only the canonical form.
+std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group);
 std::string check_hook_spec(const std::string& spec);
 
 }  // namespace gradwire

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "gradwire/base/error.h"
 
@@ -18,6 +17,7 @@ namespace {
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
+  result.reserve(strings.size() + 1);
   for (auto& text : strings) {
     result.push_back(text.data());
   }
@@ -30,7 +30,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 struct Prepared {
   explicit Prepared(const ChildOptions& options) : words(options.command) {
     for (const auto& [name, value] : options.environment) {
-      settings.push_back(name + "=" + value);
+      settings.push_back(concat(name, "=", value));
     }
     argv = pointers(words);
     envp = pointers(settings);
@@ -61,7 +61,7 @@ struct Prepared {
   }
   sigset_t none;
   sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  pthread_sigmask(SIG_SETMASK, &none, nullptr);
   execvpe(prepared.argv[0], prepared.argv.data(), prepared.envp.data());
   const int code = errno;
   [[maybe_unused]] const auto told = write(report_fd, &code, sizeof code);
@@ -73,7 +73,7 @@ struct Prepared {
 Pipe::Pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    fail("launch", "cannot make a pipe: ", std::strerror(errno));
+    fail("launch", "cannot make a pipe: ", error_text(errno));
   }
   read = Fd(ends[0]);
   write = Fd(ends[1]);
@@ -86,7 +86,7 @@ pid_t start_child(const ChildOptions& options) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) {
-    fail("launch", "cannot start a process: ", std::strerror(errno));
+    fail("launch", "cannot start a process: ", error_text(errno));
   }
   if (pid == 0) {
     become(prepared, options, null.get(), report.write.get(), parent);
@@ -101,7 +101,7 @@ pid_t start_child(const ChildOptions& options) {
         "cannot run '",
         options.command.at(0),
         "': ",
-        std::strerror(code));
+        error_text(code));
   }
   return pid;
 }

@@ -28,9 +28,8 @@ struct ChildOptions {
   int err = -1;
 };
 
-// Starts a process in a process group of its own that the kernel kills when
-// this process dies. Throws Error when the program
-// cannot be run.
+// Starts a process in its own process group. The kernel kills it when this
+// process dies. Throws Error when the program cannot be run.
 pid_t start_child(const ChildOptions& options);
 
 // This process's environment as a map.

@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "gradwire/base/error.h"
 #include "gradwire/launch/child.h"
@@ -35,9 +36,8 @@ class LineReader {
     return fd_.get();
   }
 
-  // Reads some of what is there, and no more, so that a rank that never stops
-  // writing cannot keep the launcher from its other duties. Closes at the end
-  // of the stream.
+  // Reads a part of what is there, so that a rank that never stops writing does
+  // not keep the launcher busy. Closes at the end of the stream.
   template <class OnLine>
   void pump(const OnLine& on_line) {
     std::array<char, 16384> chunk;
@@ -224,8 +224,9 @@ class Spawner {
     }
   }
 
-  // What the ranks left in their pipes. A pipe holds at most so much; children
-  // of ranks that live on may hold theirs open and are not waited for.
+  // Reads what the ranks left in their pipes, at most what a pipe holds.
+  // Children of ranks may live on and keep a pipe open: they are not waited
+  // for.
   void drain() {
     constexpr int kChunksInAPipe = 20;
     for (int i = 0; i < kChunksInAPipe; ++i) {
@@ -291,6 +292,19 @@ class Spawner {
   std::optional<Clock::time_point> deadline_;
   std::optional<Clock::time_point> kill_at_;
 };
+
+bool is_free(int port) {
+  const Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!probe) {
+    fail("launch", "no socket to look for a port: ", error_text(errno));
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+  return bind(probe.get(), raw, sizeof address) == 0;
+}
 
 }  // namespace
 
@@ -358,17 +372,27 @@ std::map<std::string, std::string> rank_environment(
 }
 
 int free_port() {
-  const Fd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  if (!probe || bind(probe.get(), raw, length) != 0 ||
-      getsockname(probe.get(), raw, &length) != 0) {
-    fail("launch", "no free TCP port: ", std::strerror(errno));
+  // Below the ports that a system gives to outgoing connections: one of those
+  // could take it before it is used.
+  constexpr int kFirst = 20000;
+  constexpr int kLast = 32000;
+  constexpr int kTries = 100;
+  std::random_device random;
+  std::uniform_int_distribution<int> any(kFirst, kLast);
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    const int port = any(random);
+    if (is_free(port)) {
+      return port;
+    }
   }
-  return ntohs(address.sin_port);
+  fail(
+      "launch",
+      "no free TCP port: got ",
+      kTries,
+      " that are in use between ",
+      kFirst,
+      " and ",
+      kLast);
 }
 
 }  // namespace gradwire::launch

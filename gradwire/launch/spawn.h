@@ -10,8 +10,7 @@
 
 namespace gradwire::launch {
 
-// The most ranks one machine may be asked for: beyond this a typing error is
-// likelier than a wish.
+// The most ranks on one machine. A larger number is probably a typing error.
 inline constexpr int kMostLocalRanks = 256;
 
 enum class Stream { kOut, kErr };
@@ -24,15 +23,15 @@ struct SpawnOptions {
   // The same for one rank.
   std::function<std::map<std::string, std::string>(int rank)> environment_of =
       {};
-  // Receives every line a rank writes, without its newline. Without it all
-  // ranks inherit this process's output.
+  // Receives every line a rank writes, without its newline. If empty, ranks
+  // inherit the output of this process.
   std::function<void(int rank, Stream, std::string_view line)> on_line = {};
   // Rank 0's standard output is this process's own even with on_line: for
   // programs that draw on a terminal.
   bool rank0_owns_stdout = false;
   // A rank that fails takes the others with it.
   bool end_others_on_failure = true;
-  // Between asking the other ranks to end (SIGTERM) and making them (SIGKILL).
+  // From asking the other ranks to end (SIGTERM) to killing them (SIGKILL).
   std::chrono::milliseconds grace{5000};
   // All ranks are ended after this long; nullopt: never.
   std::optional<std::chrono::milliseconds> deadline = {};
@@ -79,7 +78,8 @@ SpawnResult spawn_ranks(const SpawnOptions& options);
 std::map<std::string, std::string> rank_environment(
     int rank, int world, const std::string& host, int port);
 
-// A TCP port on the loopback interface that nobody listens on right now.
+// A TCP port that is free at the moment, and that no outgoing connection takes
+// where the system keeps to the usual ports for these.
 int free_port();
 
 }  // namespace gradwire::launch

@@ -7,13 +7,13 @@
 namespace gradwire::linalg {
 namespace {
 
-// What is left of a column of floats when the part that others explain is taken
-// away is noise below this share of it.
+// A column of floats without the part that others explain is only rounding
+// noise below this share of its length.
 constexpr double kNoise = 1e-6;
-// Down to this share one pass leaves columns orthogonal to the precision of
-// floats: a Gram matrix squares what is lost.
+// Down to this share, one pass makes columns orthogonal to the precision of
+// floats. A Gram matrix squares what is lost to cancellation.
 constexpr double kGood = 1e-3;
-// Two do, unless what fills a gap happens to leave another.
+// Two are enough, unless the column that fills a gap depends on others too.
 constexpr int kMostPasses = 4;
 
 void read_row(const Columns& columns, std::int64_t row, double* to) {
@@ -32,17 +32,18 @@ void fill_with_nan(const Columns& columns) {
   }
 }
 
-// Gram-Schmidt on columns of which only the products are known.
+// Gram-Schmidt on columns that are known by their products only.
 class GramSchmidt {
  public:
-  // Both are rank x rank. The products are used up.
+  // Both are rank x rank. The products are overwritten.
   GramSchmidt(double* gram, double* factors, std::int64_t rank)
       : gram_(gram), factors_(factors), rank_(rank) {
     std::fill(factors, factors + rank * rank, 0.0);
   }
 
-  // The length of column k without what those before it explain, its own length
-  // being 1; zero when that is nothing but noise, and then so is the column.
+  // The length of column k without the part that earlier columns explain,
+  // relative to its own length. Zero if only noise is left; the column is then
+  // zero too.
   double take(std::int64_t k, double whole) {
     const double left = gram_[k * rank_ + k];
     if (whole == 0 || left <= kNoise * kNoise * whole) {

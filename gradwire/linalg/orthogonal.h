@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to gradwire: bases of what the columns of tall matrices span.
+// Private to gradwire: orthonormal bases of the columns of tall matrices.
 
 #include <cstdint>
 #include <functional>
@@ -20,17 +20,17 @@ struct Columns {
 // Makes the columns of tall matrices orthonormal, as Gram-Schmidt would: column
 // k stays in the span of columns 0 to k, with a positive factor.
 //
-// By way of the Gram matrix in double precision: columns of floats are summed
-// up without loss, and what would be many passes over a column are two over all
-// of them, and two more for columns that are nearly dependent. Bits do not
-// depend on the processor. Keeps its buffers. Not thread safe.
+// Uses the Gram matrix in double precision, where products of floats are exact.
+// That takes two passes over all columns instead of many over each, and two
+// more if columns are nearly dependent. Bits do not depend on the processor.
+// Keeps its buffers. Not thread safe.
 class Orthogonaliser {
  public:
-  // Writes other floats to a column; asked once more, other ones again.
+  // Writes new floats into a column, other ones at every attempt.
   using Fill = std::function<void(std::int64_t column, int attempt)>;
 
-  // In place, rows >= columns. Columns that depend on those before them, up to
-  // the precision of a float, become zero, or what `fill` makes of them. They
+  // In place, rows >= columns. Columns that depend on earlier ones, to the
+  // precision of a float, become zero, or what `fill` makes of them. Columns
   // are divided by their length plus `epsilon`. False: something is not finite,
   // and all columns are NaN.
   bool apply(const Columns& columns, double epsilon = 0, const Fill& fill = {});
@@ -42,13 +42,14 @@ class Orthogonaliser {
   bool measure(const Columns& columns);
   void combine(const Columns& columns);
 
-  // Of the columns given, and how to make the basis from them: upper triangles,
-  // row by row.
+  // The Gram matrix of the columns, and the factors that make the basis from
+  // them: upper triangles, row by row.
   std::vector<double> gram_;
   std::vector<double> factors_;
-  // Of columns without what those before them explain, in the first pass.
+  // Lengths of columns without the part that earlier ones explain, in the first
+  // pass.
   std::vector<double> lengths_;
-  // Of the columns given, squared.
+  // Squared lengths of the columns given.
   std::vector<double> wholes_;
   std::vector<double> row_;
 };

@@ -16,11 +16,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Tag = hn::ScalableTag<float>;
 using Floats = hn::Vec<Tag>;
 
-// Rows at a time: what is loaded of the thin matrix serves all of them.
+// Rows at a time: they share what is loaded of the thin matrix.
 constexpr std::int64_t kRows = 4;
 // Columns of the thin matrix at a time: sums that fit into registers.
 constexpr std::int64_t kRanks = 4;
-// From here on what is left is written past the caches.
+// Remainders of at least this many elements are written past the caches.
 constexpr std::int64_t kStreamElems = std::int64_t{1} << 20;
 
 // Some consecutive rows of a sum.
@@ -55,7 +55,8 @@ HWY_INLINE std::int64_t whole_vectors(std::int64_t columns) {
   return columns / lanes * lanes;
 }
 
-// Both work on kCount rows of m and of p and on kSums columns of p, rows of q.
+// Both overloads work on kCount rows of m and of p, and on kSums columns of p,
+// which are rows of q.
 template <bool kOwed, std::int64_t kCount, std::int64_t kSums>
 HWY_INLINE void product_tile(
     const Rows<kOwed>& m, float* p, const float* q, std::int64_t rank) {
@@ -146,7 +147,7 @@ HWY_INLINE void expand_tile(
     for (std::int64_t k = 0; k < rank; ++k) {
       const Floats basis = hn::LoadU(d, q + k * m.columns + j);
       for (std::int64_t i = 0; i < kCount; ++i) {
-        // Rounded twice on every processor.
+        // Not fused, so that every processor rounds the same way.
         const Floats part = hn::Mul(hn::Set(d, p[i * rank + k]), basis);
         sums[i] = hn::Add(sums[i], part);
       }
@@ -191,8 +192,7 @@ HWY_INLINE void in_tiles(std::int64_t all, const Work& work) {
   }
 }
 
-// What is written of P and Q, and thereby which product it is, is what is not
-// const.
+// Of P and Q, the one that is not const is written: this selects the product.
 template <bool kOwed, std::int64_t kCount, class P, class Q>
 struct ProductOfRows {
   Rows<kOwed> m;
@@ -260,7 +260,7 @@ void add_to_q(const Sum& m, const float* p, std::int64_t rank, float* q) {
   multiply<const float, float>(m, p, q, rank);
 }
 
-// Vectors of a stream lie at multiples of their size.
+// Streamed vectors must be aligned to their size.
 HWY_INLINE bool can_stream(const Sum& m, const float* left) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(Tag()));
   return m.rows * m.columns >= kStreamElems && m.columns % lanes == 0 &&

@@ -1,8 +1,8 @@
 #pragma once
 
 // Private to gradwire: products of large matrices with thin ones, at the speed
-// of memory. A BLAS packs the large matrix first, which costs as much as all
-// the rest (docs/design/decisions.md).
+// of memory. A BLAS packs the large matrix first, which costs more than the
+// product (docs/design/decisions.md).
 
 #include <cstdint>
 
@@ -17,7 +17,8 @@ struct Sum {
   std::int64_t columns = 0;
 };
 
-// All rows without gaps, one thread, no memory taken.
+// All matrices are stored row by row without gaps. One thread; nothing is
+// allocated.
 
 // p (rows x rank) = m q', where q is rank x columns.
 void times_transposed(

@@ -1,7 +1,6 @@
-// This process as a worker: joining the others and calling them. leave.cpp has
-// how it leaves.
+// This process as a worker: how it joins the others and calls them. How it
+// leaves is in leave.cpp.
 
-#include <torch/csrc/distributed/autograd/context/container.h>
 #include <torch/csrc/distributed/autograd/utils.h>
 #include <torch/csrc/distributed/rpc/script_call.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -13,6 +12,7 @@
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/comm/agreement.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/compat/dist_autograd.h"
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/answer.h"
 #include "gradwire/rpc/callback.h"
@@ -28,6 +28,8 @@ using std::chrono::milliseconds;
 
 // Torch counts milliseconds in an int.
 constexpr milliseconds kLongest = std::chrono::hours(24 * 20);
+// A loaded machine may keep a worker that lives from answering.
+constexpr milliseconds kShortestLiveness{100};
 
 void check_duration(const char* option, milliseconds value) {
   if (value <= milliseconds(0) || value > kLongest) {
@@ -41,8 +43,21 @@ void check_duration(const char* option, milliseconds value) {
   }
 }
 
-// Threads of handlers and backwards that outlive a forced end still refer to
-// it.
+void check_liveness(milliseconds value) {
+  if (value < kShortestLiveness || value > kLongest) {
+    fail(
+        "rpc",
+        "liveness is ",
+        value.count(),
+        " ms, expected at least ",
+        kShortestLiveness.count(),
+        " and at most ",
+        kLongest.count());
+  }
+}
+
+// Threads of handlers and backwards that are still running after a forced end
+// refer to the agent.
 void keep_for_good(std::shared_ptr<torch_rpc::TensorPipeAgent> agent) {
   static std::mutex mutex;
   static auto* all =
@@ -69,6 +84,7 @@ void check(const std::string& name, const Options& options) {
   check_duration("timeout", options.timeout);
   check_duration("shutdown_timeout", options.shutdown_timeout);
   check_duration("lease", options.lease);
+  check_liveness(options.liveness);
   if (options.agent_threads < 1) {
     fail(
         "rpc",
@@ -76,21 +92,6 @@ void check(const std::string& name, const Options& options) {
         options.agent_threads,
         ", expected 1 or more");
   }
-}
-
-// The only type name that messages need: distributed autograd sends a map of
-// devices along. Ours carry none.
-std::shared_ptr<torch_rpc::TypeResolver> make_type_resolver() {
-  return std::make_shared<torch_rpc::TypeResolver>(
-      [](const c10::QualifiedName& name) {
-        if (name.qualifiedName() != "Dict[str, str]") {
-          refuse(concat("a message with the type ", name.qualifiedName()));
-        }
-        return c10::StrongTypePtr(
-            nullptr,
-            c10::DictType::create(
-                c10::StringType::get(), c10::StringType::get()));
-      });
 }
 
 float to_seconds(milliseconds time) {
@@ -125,7 +126,7 @@ Agent::Agent(
     choose_interface(options.interface, impl.options.address);
     return std::vector<Fact>{{"lease in ms", concat(options.lease.count())}};
   });
-  // Several workers one after another must not read each other's keys.
+  // Workers that this rank becomes one after another use different keys.
   const auto turn = impl.store->add(concat("rpc/turn/", rank_), 1);
   const StorePtr store =
       c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", turn), impl.store);
@@ -146,10 +147,10 @@ Agent::Agent(
 }
 
 void Agent::start(const std::string& name, const StorePtr& store) {
-  // Torch's threads inherit it: a worker that dies must not take those along
-  // that write to it.
+  // Torch's threads inherit the blocked signal. Without it, writing to a worker
+  // that died would end this process.
   const SigpipeBlocked no_sigpipe;
-  torch_autograd::DistAutogradContainer::init(rank_);
+  compat::start_dist_autograd(rank_);
   agent_store_ =
       c10::make_intrusive<c10d::PrefixStore>("agent", store->clone());
   agent_store_->setTimeout(group_.timeout());
@@ -163,7 +164,6 @@ void Agent::start(const std::string& name, const StorePtr& store) {
       std::vector<c10::Device>{},
       make_callback(threads_));
   torch_rpc::RpcAgent::setCurrentRpcAgent(agent_);
-  agent_->setTypeResolver(make_type_resolver());
   agent_->start();
   keeper_ = std::make_unique<LeaseKeeper>(options_.lease);
 }
@@ -171,8 +171,12 @@ void Agent::start(const std::string& name, const StorePtr& store) {
 void Agent::meet() {
   rendezvous_.leave("started", "");
   wait_for_all("started");
-  // From now on it is how long the agent waits for others when it leaves.
+  // From here on the store's timeout limits how long the agent waits for others
+  // when it leaves.
   agent_store_->setTimeout(options_.shutdown_timeout);
+  if (world_ > 1) {
+    watch_ = std::make_unique<NeighbourWatch>(*this);
+  }
 }
 
 Agent::~Agent() {
@@ -252,13 +256,13 @@ detail::RawReply Agent::call(
   const milliseconds timeout = to.timeout.value_or(options_.timeout);
   check_duration("the timeout of a call", timeout);
   if (!is_function_name(function)) {
-    fail("rpc", "'", function, "' is no name of a function");
+    fail("rpc", "'", function, "' is not the name of a function");
   }
   ++calls_->made;
   ++calls_->pending;
   try {
-    // Recorded even without a tensor among the arguments: the result may have
-    // some.
+    // Recorded even without a tensor among the arguments: there may be one in
+    // the result.
     auto future = torch_autograd::sendMessageWithAutograd(
         *agent_,
         agent_->getWorkerInfo(static_cast<torch_rpc::worker_id_t>(worker.id)),
@@ -273,7 +277,7 @@ detail::RawReply Agent::call(
   }
 }
 
-// While Torch's exception is handled: throws what it means.
+// To be called while Torch's exception is handled: throws ours for it.
 void Agent::send_failed(
     const std::string& function, const std::string& worker) {
   std::string text;

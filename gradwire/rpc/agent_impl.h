@@ -12,6 +12,8 @@
 
 #include "gradwire/rpc/handler_threads.h"
 #include "gradwire/rpc/lease_keeper.h"
+#include "gradwire/rpc/leaving.h"
+#include "gradwire/rpc/neighbour_watch.h"
 #include "gradwire/rpc/rendezvous.h"
 #include "gradwire/rpc/rpc.h"
 
@@ -26,7 +28,7 @@ class Agent {
   ~Agent();
   Agent(const Agent&) = delete;
 
-  // Returns when all workers serve calls: nobody calls one that does not yet.
+  // Returns when all workers serve calls, so that no call comes too early.
   // Collective.
   void meet();
 
@@ -39,7 +41,7 @@ class Agent {
   const Options& options() const {
     return options_;
   }
-  // Throws Error for a name no worker has.
+  // Throws Error when no worker has this name.
   const WorkerInfo& find(const std::string& name) const;
 
   // A call in the current autograd context, if there is one.
@@ -62,9 +64,20 @@ class Agent {
         {signature<R, Args...>(), Wire<Args>::pack(arguments)...}));
   }
 
+  // Tells all workers, this one included, that a worker is lost and how that
+  // showed, or with no failure that it is there again.
+  void tell_all_of(int worker, const std::optional<std::string>& failure);
+  // What others say about a worker. Throws Error for one that does not exist.
+  void hear_of(int worker, const std::optional<std::string>& failure);
+  // What wakes this worker while it waits to leave.
+  Leaving& leaving() {
+    return leaving_;
+  }
+
   // Collective: see rpc.h.
   void leave(std::optional<std::chrono::milliseconds> patience);
-  // At once, whoever else is still there; once is enough. Never throws.
+  // Leaves at once, without waiting for other workers. Only the first call does
+  // anything. Never throws.
   void force() noexcept;
   HandlerThreads& threads() {
     return *threads_;
@@ -80,7 +93,13 @@ class Agent {
   void wait_until_idle(Clock::time_point deadline);
   void wait_for_leavers(const std::string& topic, Clock::time_point deadline);
   void leave_gracefully(Clock::time_point deadline);
-  void check_alive(Clock::time_point deadline);
+  // Calls a function of gradwire's own on all other workers but `but`.
+  template <class... Args>
+  std::vector<Reply<void>> tell_others(
+      int but,
+      std::chrono::milliseconds timeout,
+      const std::string& function,
+      const Args&... arguments);
   [[noreturn]] void send_failed(
       const std::string& function, const std::string& worker);
   detail::RawReply send_own(
@@ -99,13 +118,16 @@ class Agent {
   std::vector<WorkerInfo> workers_;
   Rendezvous rendezvous_;
   std::shared_ptr<HandlerThreads> threads_ = std::make_shared<HandlerThreads>();
-  // Stays after force(), for calls that come too late.
+  // Kept after force(): calls that come later find it and fail.
   std::shared_ptr<TorchAgent> agent_;
   StorePtr agent_store_;
   std::unique_ptr<LeaseKeeper> keeper_;
+  std::unique_ptr<NeighbourWatch> watch_;
+  Leaving leaving_;
   std::mutex force_mutex_;
   bool forced_ = false;
-  // Calls made by this worker: under way, and ever. Shared with callbacks.
+  // How many calls this worker waits for, and how many it has ever made. Shared
+  // with callbacks.
   struct Calls {
     std::atomic<std::size_t> pending = 0;
     std::atomic<std::size_t> made = 0;
@@ -113,13 +135,13 @@ class Agent {
   std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
 };
 
-// The worker this process is. Throws Error when it is none.
+// The worker that this process is. Throws Error when it is not one.
 std::shared_ptr<Agent> running_agent();
-// Null when it is none.
+// The same; null when this process is not a worker.
 std::shared_ptr<Agent> find_running_agent();
 
-// Lets go of something whose end may take its time, on a handler thread: not on
-// one of Torch's.
+// Destroys an object on a handler thread. Destructors may take long, and must
+// not keep one of Torch's threads.
 void end_elsewhere(std::shared_ptr<const void> object);
 
 }  // namespace gradwire::rpc

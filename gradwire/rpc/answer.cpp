@@ -8,8 +8,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// The first argument of every call is the signature that the caller has in
-// mind.
+// The first argument of every call is the signature that the caller expects.
 c10::IValue dispatch(
     const std::string& name, const std::vector<c10::IValue>& arguments) {
   const Function* function = find_function(name);
@@ -71,7 +70,7 @@ c10::IValue answer(
     return failed_answer(e.what());
   } catch (...) {
     return failed_answer(
-        "the handler threw something that is no std::exception");
+        "the handler threw something that is not a std::exception");
   }
 }
 

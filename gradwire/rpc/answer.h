@@ -1,7 +1,7 @@
 #pragma once
 
-// Private to rpc: what a worker answers, a result or what went wrong. Failures
-// of handlers travel as answers, so that what fails below them is the
+// Private to rpc: what a worker answers, which is a result or an error text.
+// Errors of handlers travel as answers, so that any other failure is one of the
 // transport.
 
 #include <ATen/core/ivalue.h>
@@ -15,15 +15,15 @@ namespace gradwire::rpc {
 c10::IValue answer(
     const std::string& function, const std::vector<c10::IValue>& arguments);
 
-// An answer that says what went wrong.
+// An answer with an error text.
 c10::IValue failed_answer(const std::string& text);
 
-// Whether Torch's text of a failure means that a message did not get through,
-// and not that something went wrong on a worker that lives.
+// Whether Torch's error text means that a message did not arrive. Otherwise
+// something went wrong on a worker that is alive.
 bool is_transport_failure(const std::string& text);
 
-// The result in an answer. Throws Error for something else than one and
-// RemoteError, with `what` before it, for one that says what went wrong.
+// The result in an answer. Throws RemoteError for an error text, which it puts
+// behind `what`, and Error for bytes that are not an answer.
 c10::IValue result_of(const c10::IValue& answer, const std::string& what);
 
 }  // namespace gradwire::rpc

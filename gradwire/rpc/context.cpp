@@ -49,7 +49,7 @@ Context::~Context() {
     torch_autograd::DistAutogradContainer::getInstance()
         .releaseContextIfPresent(id_);
   } catch (const std::exception&) {
-    // Other workers cannot be told: they are lost, and so is the context.
+    // The other workers are lost, and the context with them.
   }
 }
 
@@ -111,7 +111,7 @@ Gradients gradients(ContextId context) {
         context,
         " is not known on worker '",
         rpc::self().name,
-        "': it is over, or no call under it came here");
+        "': it has ended, or no call under it reached this worker");
   }
 }
 

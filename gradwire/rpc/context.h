@@ -11,10 +11,10 @@ namespace gradwire::autograd {
 
 using ContextId = std::int64_t;
 
-// While it lives, calls made on this thread (and calls that their handlers
-// make) record how gradients flow back, and backward leaves gradients in it
-// instead of in `.grad`. One a thread at a time, made and destroyed there; its
-// end makes all workers that took part forget it.
+// While a Context exists, calls made on this thread (and calls that their
+// handlers make) record how gradients flow back, and backward leaves gradients
+// in the Context instead of in `.grad`. A thread has at most one at a time and
+// destroys it itself; all workers that took part then forget it.
 //
 // Every tensor that requires a gradient and crosses between workers under a
 // context must be part of the loss: backward waits for its gradient, and fails
@@ -49,7 +49,7 @@ class Gradients {
  public:
   explicit Gradients(c10::Dict<at::Tensor, at::Tensor> gradients);
 
-  // Undefined for a leaf that got none.
+  // Undefined for a leaf without a gradient.
   at::Tensor of(const at::Tensor& leaf) const;
   std::size_t size() const;
 
@@ -59,7 +59,7 @@ class Gradients {
 
 Gradients gradients(const Context& context);
 // For functions that are called with a context's id. Throws Error if this
-// worker does not know it: it took no part, or the context is over.
+// worker does not know the context: it took no part, or the context has ended.
 Gradients gradients(ContextId context);
 
 }  // namespace gradwire::autograd

@@ -1,30 +1,15 @@
 #include "gradwire/rpc/distributed_optimizer.h"
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize/archive.h>
-
 #include <map>
-#include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/local_optimizer.h"
+#include "gradwire/rpc/optimizer_options.h"
 
 namespace gradwire::rpc {
 namespace {
 
-template <class Options>
-std::string archive_of(const Options& options) {
-  torch::serialize::OutputArchive archive;
-  options.serialize(archive);
-  std::ostringstream stream;
-  archive.save_to(stream);
-  return stream.str();
-}
-
-// Waits for all of them before it throws what went wrong first.
+// Waits for all replies, then throws the first failure.
 void wait_for_all(const std::vector<Reply<void>>& replies) {
   std::exception_ptr first;
   for (const auto& reply : replies) {
@@ -53,10 +38,10 @@ void DistributedOptimizer::make(
   for (const auto& parameter : parameters) {
     by_owner[parameter.hold().owner()].push_back(parameter);
   }
-  const std::string archived = archive_of(options);
+  const NamedNumbers numbers = numbers_of(options);
   for (const auto& [owner, owned] : by_owner) {
     locals_.push_back(Remote<LocalOptimizer>::create(
-        owned.front().owner(), kind, archived, owned));
+        owned.front().owner(), kind, numbers, owned));
   }
 }
 

@@ -18,7 +18,7 @@ struct SGDOptions;
 
 namespace gradwire::rpc {
 
-// How gradients of several contexts become one.
+// How the gradients of several contexts are combined.
 enum class Combine { kSum, kAverage };
 
 class LocalOptimizer;
@@ -26,12 +26,12 @@ class LocalOptimizer;
 // Updates parameters where they live, with the gradients that contexts hold
 // there: one of Torch's optimizers on every worker that owns some of them.
 //
-// A step makes one update a parameter, under a lock of that worker: steps of
-// several trainers follow one another. It may fall between the forward and the
+// A step makes one update per parameter. Each worker makes the steps of several
+// trainers one after another. A step may happen between the forward and the
 // backward of another trainer's context. With SGD that backward then uses the
-// new values; with the others, which tell autograd about their updates, it
-// fails and says that a variable was modified. Trainers that do not keep in
-// step by themselves give all their contexts to one step.
+// new values. The other optimizers tell autograd about their updates: that
+// backward fails and says that a variable was modified. To avoid both, give the
+// contexts of all trainers to one step.
 class DistributedOptimizer {
  public:
   DistributedOptimizer(

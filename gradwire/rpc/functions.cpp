@@ -12,12 +12,12 @@ namespace {
 
 struct Functions {
   std::mutex mutex;
-  // Never shrinks, and a map's elements stay where they are.
+  // Nothing is removed, so pointers to elements stay valid.
   std::map<std::string, const Function> by_name;
 };
 
 Functions& functions() {
-  // Never destroyed: handlers may still run when static objects go.
+  // Never destroyed: handlers may still run while static objects are destroyed.
   static auto* all = new Functions;
   return *all;
 }

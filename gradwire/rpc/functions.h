@@ -21,8 +21,9 @@ struct Function {
   std::size_t arity = 0;
 };
 
-// Under a name of letters, digits, '_' and '.', not beginning with
-// "gradwire."; throws Error for another one or one that is taken. Thread safe.
+// The name consists of letters, digits, '_' and '.' and does not begin with
+// "gradwire.". Throws Error for any other name and for one that is registered
+// already. Thread safe.
 void add_function(const std::string& name, Function function);
 
 namespace detail {
@@ -62,9 +63,10 @@ Function make_function(std::function<R(Args...)> call) {
 
 }  // namespace detail
 
-// Lets other workers call `callable`, a function or a lambda whose arguments
-// and result are Sendable, under this name. Before or after init(); calls run
-// on threads of their own, several at once, so it must be thread safe.
+// Lets other workers call `callable` under this name: a function or a lambda
+// whose arguments and result are Sendable. May be called before or after
+// init(). Several calls run at once, on threads of their own, so `callable`
+// must be thread safe.
 template <class Callable>
 void register_function(const std::string& name, Callable callable) {
   add_function(name, detail::make_function(std::function(std::move(callable))));

@@ -4,7 +4,10 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
+
+#include "gradwire/base/error.h"
 
 namespace gradwire::rpc {
 namespace {
@@ -13,6 +16,10 @@ constexpr std::chrono::seconds kIdle{10};
 
 thread_local bool is_handler = false;
 
+void start_detached(std::function<void()> work) {
+  std::thread(std::move(work)).detach();
+}
+
 }  // namespace
 
 struct HandlerThreads::State {
@@ -20,8 +27,8 @@ struct HandlerThreads::State {
   std::condition_variable work;
   std::condition_variable done;
   struct Job {
-    Kind kind;
-    std::function<void()> run;
+    Kind kind = Kind::kWork;
+    std::function<void()> run = {};
   };
   std::deque<Job> waiting;
   std::size_t idle = 0;
@@ -29,6 +36,31 @@ struct HandlerThreads::State {
   std::size_t working = 0;
   std::size_t started = 0;
   bool stopping = false;
+
+  void add(Kind kind, std::function<void()> run) {
+    waiting.push_back({kind, std::move(run)});
+    ++busy;
+    working += kind == Kind::kWork;
+    started += kind == Kind::kWork;
+  }
+
+  // As if the last job had never come.
+  Job take_back() {
+    Job job = std::move(waiting.back());
+    waiting.pop_back();
+    --busy;
+    working -= job.kind == Kind::kWork;
+    started -= job.kind == Kind::kWork;
+    return job;
+  }
+
+  void run_all() {
+    while (auto job = next()) {
+      job->run();
+      job->run = nullptr;
+      finished(job->kind);
+    }
+  }
 
   // The next job; nothing when this thread is not needed any more.
   std::optional<Job> next() {
@@ -53,30 +85,32 @@ struct HandlerThreads::State {
   }
 };
 
-HandlerThreads::HandlerThreads() : state_(std::make_shared<State>()) {}
+HandlerThreads::HandlerThreads(StartThread start)
+    : start_(start ? std::move(start) : start_detached),
+      state_(std::make_shared<State>()) {}
 
 HandlerThreads::~HandlerThreads() {
   stop(std::chrono::steady_clock::now());
 }
 
 void HandlerThreads::run(Kind kind, std::function<void()> job) {
+  // Its end, which may call back, comes after that of the lock.
+  State::Job unused;
   const std::lock_guard lock(state_->mutex);
-  state_->waiting.push_back({kind, std::move(job)});
-  ++state_->busy;
-  state_->working += kind == Kind::kWork;
-  state_->started += kind == Kind::kWork;
+  state_->add(kind, std::move(job));
   if (state_->idle >= state_->waiting.size()) {
     state_->work.notify_one();
     return;
   }
-  std::thread([state = state_] {
-    is_handler = true;
-    while (auto job = state->next()) {
-      job->run();
-      job->run = nullptr;
-      state->finished(job->kind);
-    }
-  }).detach();
+  try {
+    start_([state = state_] {
+      is_handler = true;
+      state->run_all();
+    });
+  } catch (const std::system_error& e) {
+    unused = state_->take_back();
+    fail("rpc", "no thread can be started for a handler: ", e.what());
+  }
 }
 
 bool HandlerThreads::is_handler_thread() {

@@ -7,12 +7,17 @@
 
 namespace gradwire::rpc {
 
-// Threads on which other workers' calls run. A handler may wait for a call of
-// its own, so there is always another thread for the next job: one that is
-// idle, or a new one. Idle threads end after a while. Thread safe.
+// The threads on which other workers' calls run. A handler may wait for a call
+// that it makes itself, so every job gets a thread at once: an idle one or a
+// new one. Idle threads end after a while. Thread safe.
 class HandlerThreads {
  public:
-  HandlerThreads();
+  // Runs a function on a new detached thread. Throws std::system_error when the
+  // system has no thread left.
+  using StartThread = std::function<void(std::function<void()>)>;
+
+  // `start` is for tests; null: threads of the system.
+  explicit HandlerThreads(StartThread start = {});
   // As stop() without any patience.
   ~HandlerThreads();
   HandlerThreads(const HandlerThreads&) = delete;
@@ -20,22 +25,25 @@ class HandlerThreads {
   // Work is what shutdown waits for; upkeep is gradwire's own.
   enum class Kind { kWork, kUpkeep };
 
-  // Returns at once. The job must not throw.
+  // Returns at once. The job must not throw. Throws Error, and the job is gone
+  // without having run, when no thread is idle and none can be started.
   void run(Kind kind, std::function<void()> job);
 
-  // Work that has not ended yet, and all that ever began.
+  // How many jobs of kind kWork have not ended yet, and how many there have
+  // ever been.
   std::size_t working() const;
   std::size_t started() const;
 
   // Whether the calling thread is one of some HandlerThreads.
   static bool is_handler_thread();
 
-  // Waits for the jobs under way until `deadline`. Those that still run then
-  // go on, on threads that nobody waits for.
+  // Waits until `deadline` for the jobs that are running, and returns whether
+  // all have ended. The others go on in the background.
   bool stop(std::chrono::steady_clock::time_point deadline);
 
  private:
   struct State;
+  StartThread start_;
   // Shared with the threads.
   std::shared_ptr<State> state_;
 };

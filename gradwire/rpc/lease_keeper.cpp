@@ -9,8 +9,7 @@
 namespace gradwire::rpc {
 namespace {
 
-// Nobody waits for the replies: an owner that is lost is noticed by those who
-// call it.
+// Does not wait for the replies: whatever calls an owner notices its loss.
 void renew_holds(std::chrono::milliseconds timeout) {
   const auto agent = find_running_agent();
   if (!agent) {
@@ -44,7 +43,7 @@ void LeaseKeeper::run() {
   while (!wake_.wait_for(lock, period, [&] { return stopping_; })) {
     lock.unlock();
     const auto now = ObjectTable::Clock::now();
-    // When this process was stopped itself, renewals wait to be heard.
+    // While this process was stopped, renewals could not be received.
     if (now - std::exchange(before, now) > 2 * period) {
       object_table().extend(now + hold_time(lease_));
     }
@@ -54,7 +53,7 @@ void LeaseKeeper::run() {
     try {
       renew_holds(lease_);
     } catch (const std::exception&) {
-      // The next time may go better; if not, the leases end.
+      // Tried again in a sixth of a lease; if that fails too, the leases end.
     }
     lock.lock();
   }

@@ -9,8 +9,8 @@
 
 namespace gradwire::rpc {
 
-// Every sixth of a lease it tells owners that this worker's holds are still
-// wanted, and ends those of others, on objects here, that were not heard of.
+// Every sixth of a lease it renews this worker's holds with their owners, and
+// ends the holds of others on objects here that were not renewed in time.
 class LeaseKeeper {
  public:
   explicit LeaseKeeper(std::chrono::milliseconds lease);

@@ -1,44 +1,73 @@
 // How a worker leaves the others.
 
 #include <algorithm>
-#include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/rpc/agent_impl.h"
-#include "gradwire/rpc/functions_impl.h"
 
 namespace gradwire::rpc {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{2};
-// How often those that others wait for are asked whether they live, and how
-// long they may take to answer.
-constexpr milliseconds kAskEvery{500};
-constexpr milliseconds kAskPatience{30'000};
+// The longest pause between two looks: at calls under way; at the store, where
+// whoever comes last wakes the others.
+constexpr milliseconds kIdlePause{20};
+constexpr milliseconds kStorePause{1000};
+// How long telling others of a loss may take.
+constexpr milliseconds kHearWithin{1000};
 
 }  // namespace
 
-// Throws CommError when another worker is lost.
-void Agent::check_alive(Clock::time_point deadline) {
-  const auto left =
-      std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-  const auto patience = std::clamp(left, milliseconds(1), kAskPatience);
-  std::vector<Reply<void>> replies;
-  for (const auto& worker : workers_) {
-    if (worker.id != rank_) {
-      replies.push_back(call_own<void>(worker.id, patience, "ping"));
-    }
+void Agent::hear_of(int worker, const std::optional<std::string>& failure) {
+  if (worker < 0 || worker >= world_) {
+    fail("rpc", "heard of worker ", worker, ", which does not exist");
   }
-  for (const auto& reply : replies) {
-    reply.wait();
+  if (failure) {
+    leaving_.lose(worker, *failure);
+  } else {
+    leaving_.find(worker);
   }
 }
 
+// The replies say when they have heard. A worker that cannot be told looks by
+// itself, or is lost, which its own neighbour notices.
+template <class... Args>
+std::vector<Reply<void>> Agent::tell_others(
+    int but,
+    milliseconds timeout,
+    const std::string& function,
+    const Args&... arguments) {
+  std::vector<Reply<void>> replies;
+  for (const auto& other : workers_) {
+    if (other.id == rank_ || other.id == but) {
+      continue;
+    }
+    try {
+      replies.push_back(
+          call_own<void>(other.id, timeout, function, arguments...));
+    } catch (const std::exception&) {
+    }
+  }
+  return replies;
+}
+
+void Agent::tell_all_of(int worker, const std::optional<std::string>& failure) {
+  // This worker hears of it last. It may end at once, and a worker that has not
+  // been told would take it for the one that is lost.
+  for (auto& reply :
+       tell_others(worker, kHearWithin, "hear_of", worker, failure)) {
+    try {
+      reply.wait();
+    } catch (const std::exception&) {
+    }
+  }
+  hear_of(worker, failure);
+}
+
 void Agent::wait_until_idle(Clock::time_point deadline) {
-  auto asked = Clock::now();
-  while (calls_->pending > 0 || threads_->working() > 0) {
+  for (milliseconds pause{1}; calls_->pending > 0 || threads_->working() > 0;
+       pause = std::min(2 * pause, kIdlePause)) {
     if (Clock::now() >= deadline) {
       throw CommError(concat(
           "[gradwire.rpc] ",
@@ -50,23 +79,14 @@ void Agent::wait_until_idle(Clock::time_point deadline) {
           " of others on it were still under way at the end of "
           "shutdown_timeout"));
     }
-    if (Clock::now() - asked > kAskEvery) {
-      check_alive(deadline);
-      asked = Clock::now();
-    }
-    std::this_thread::sleep_for(kPoll);
+    leaving_.pause(pause);
   }
 }
 
 void Agent::wait_for_leavers(
     const std::string& topic, Clock::time_point deadline) {
-  auto asked = Clock::now();
-  const auto late = rendezvous_.wait(topic, deadline, [&] {
-    if (Clock::now() - asked > kAskEvery) {
-      check_alive(deadline);
-      asked = Clock::now();
-    }
-  });
+  const auto pause = [&](milliseconds time) { leaving_.pause(time); };
+  const auto late = rendezvous_.wait(topic, deadline, {kStorePause, pause});
   if (late.empty()) {
     return;
   }
@@ -82,17 +102,20 @@ void Agent::wait_for_leavers(
       "' waited)"));
 }
 
-// A worker is idle when it neither waits for a call nor runs one. All are done
-// when all were idle in two rounds with nothing started in between: a call that
-// was under way in the first would have been answered or have started another
-// by the second.
+// A worker is idle when it neither waits for a call nor runs one. All workers
+// are done when all were idle in two successive rounds and no call began in
+// between: a call that was on its way in the first round has been answered or
+// has begun by the second.
 void Agent::leave_gracefully(Clock::time_point deadline) {
   std::vector<std::string> before;
   for (int round = 0;; ++round) {
     wait_until_idle(deadline);
     const std::string topic = concat("leave/", round);
-    rendezvous_.leave(topic, concat(calls_->made + threads_->started()));
-    wait_for_leavers(topic, deadline);
+    if (rendezvous_.leave(topic, concat(calls_->made + threads_->started()))) {
+      tell_others(rank_, options_.liveness, "wake");
+    } else {
+      wait_for_leavers(topic, deadline);
+    }
     auto now = rendezvous_.read(topic);
     if (now == before) {
       return;
@@ -106,8 +129,9 @@ void Agent::leave(std::optional<milliseconds> patience) {
   try {
     leave_gracefully(
         patience ? Clock::now() + *patience : Clock::time_point::max());
+    watch_.reset();
     keeper_.reset();
-    // Torch then knows that pipes which close are no reason to warn.
+    // Tells Torch not to warn about connections that close.
     agent_->join(/*shutdown=*/true);
     // The store's host goes last.
     rendezvous_.leave("left", "");
@@ -135,15 +159,16 @@ void Agent::force() noexcept {
     return;
   }
   try {
+    watch_.reset();
     keeper_.reset();
     agent_->shutdown();
     if (torch::distributed::rpc::RpcAgent::isCurrentRpcAgentSet()) {
       torch::distributed::rpc::RpcAgent::setCurrentRpcAgent(nullptr);
     }
   } catch (const std::exception&) {
-    // There is nobody left to tell.
+    // The worker is gone either way.
   }
-  // Handlers that wait for a call have got its error by now.
+  // Handlers that waited for a call have its error by now and end.
   if (!HandlerThreads::is_handler_thread()) {
     threads_->stop(Clock::now() + std::chrono::seconds(1));
   }

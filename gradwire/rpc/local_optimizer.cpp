@@ -1,29 +1,14 @@
 #include "gradwire/rpc/local_optimizer.h"
 
 #include <ATen/ATen.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize/archive.h>
 
 #include <mutex>
-#include <sstream>
 
 #include "gradwire/base/error.h"
+#include "gradwire/rpc/optimizer_options.h"
 
 namespace gradwire::rpc {
 namespace {
-
-template <class Options>
-Options read_options(const std::string& archived) {
-  std::istringstream stream(archived);
-  torch::serialize::InputArchive archive;
-  archive.load_from(stream);
-  Options options(/*lr=*/1);  // replaced by the next line
-  options.serialize(archive);
-  return options;
-}
 
 struct Made {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -32,8 +17,8 @@ struct Made {
 
 template <class Optimizer, class Options>
 Made make(
-    const std::vector<at::Tensor>& parameters, const std::string& archived) {
-  const auto options = read_options<Options>(archived);
+    const std::vector<at::Tensor>& parameters, const NamedNumbers& numbers) {
+  const auto options = options_of<Options>(numbers);
   return {
       std::make_unique<Optimizer>(parameters, options), options.weight_decay()};
 }
@@ -41,24 +26,24 @@ Made make(
 Made make_optimizer(
     const std::string& kind,
     const std::vector<at::Tensor>& parameters,
-    const std::string& archived) {
+    const NamedNumbers& numbers) {
   using namespace torch::optim;
   if (kind == "SGD") {
-    return make<SGD, SGDOptions>(parameters, archived);
+    return make<SGD, SGDOptions>(parameters, numbers);
   }
   if (kind == "Adam") {
-    return make<Adam, AdamOptions>(parameters, archived);
+    return make<Adam, AdamOptions>(parameters, numbers);
   }
   if (kind == "AdamW") {
-    return make<AdamW, AdamWOptions>(parameters, archived);
+    return make<AdamW, AdamWOptions>(parameters, numbers);
   }
   if (kind == "Adagrad") {
-    return make<Adagrad, AdagradOptions>(parameters, archived);
+    return make<Adagrad, AdagradOptions>(parameters, numbers);
   }
   fail("rpc", "there is no distributed optimizer '", kind, "'");
 }
 
-// All optimizers of this worker: they may share parameters.
+// Of all optimizers on this worker: they may share parameters.
 std::mutex& step_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -72,7 +57,7 @@ at::Tensor add_up(const at::Tensor& sum, const at::Tensor& gradient) {
                                                   : sum + gradient;
 }
 
-// The parameters have these gradients while it lives.
+// Gives these gradients to the parameters for as long as it exists.
 class BorrowedGradients {
  public:
   BorrowedGradients(
@@ -100,7 +85,7 @@ class BorrowedGradients {
 
 LocalOptimizer::LocalOptimizer(
     const std::string& kind,
-    const std::string& options,
+    const std::map<std::string, double>& options,
     const std::vector<Remote<at::Tensor>>& parameters)
     : kind_(kind) {
   for (const auto& parameter : parameters) {
@@ -160,7 +145,10 @@ void LocalOptimizer::step(
 
 void register_local_optimizer() {
   register_class<LocalOptimizer>("LocalOptimizer")
-      .constructor<std::string, std::string, std::vector<Remote<at::Tensor>>>()
+      .constructor<
+          std::string,
+          std::map<std::string, double>,
+          std::vector<Remote<at::Tensor>>>()
       .method<&LocalOptimizer::step>("step");
 }
 

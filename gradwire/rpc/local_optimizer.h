@@ -2,6 +2,7 @@
 
 // Private to rpc: the part of a DistributedOptimizer on one worker.
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,14 +16,15 @@ class Optimizer;
 
 namespace gradwire::rpc {
 
-// Thread safe: one step after another, of all optimizers on this worker.
+// Thread safe: all optimizers on this worker make their steps one after
+// another.
 class LocalOptimizer {
  public:
-  // `kind` is the name of a class of torch::optim, `options` its options as
-  // Torch archives them.
+  // `kind` is the name of a class of torch::optim, `options` its options by
+  // name. Throws Error for options that are not of that class.
   LocalOptimizer(
       const std::string& kind,
-      const std::string& options,
+      const std::map<std::string, double>& options,
       const std::vector<Remote<at::Tensor>>& parameters);
   ~LocalOptimizer();
 

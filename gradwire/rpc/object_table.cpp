@@ -14,8 +14,8 @@ namespace {
       "rpc",
       "object ",
       object,
-      " is gone: all its handles were released, or its holder was not heard of "
-      "for a lease");
+      " is gone: all its handles were released, or its holder was silent for "
+      "a lease");
 }
 
 }  // namespace
@@ -61,8 +61,8 @@ void ObjectTable::renew(
   }
 }
 
-// What is returned is the object's end, which may take its time and call into
-// this table: not under the lock.
+// Returns the object when this was its last hold. The caller destroys it after
+// unlocking: its destructor may take long and may call into this table.
 std::shared_ptr<void> ObjectTable::release_locked(
     std::map<HoldId, Hold>::iterator hold) {
   const auto entry = objects_.find(hold->second.object);

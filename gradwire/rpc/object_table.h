@@ -16,17 +16,18 @@ namespace gradwire::rpc {
 using ObjectId = std::int64_t;
 using HoldId = std::int64_t;
 
-// An object lives as long as somebody holds it. A hold is a number that one
-// process at a time answers for: it renews the hold before the lease is over,
-// and releases it or hands it on in a message. So a message that is lost, or a
-// holder that dies, costs a lease and no bookkeeping. Thread safe.
+// An object lives as long as it has a hold. A hold is a number that belongs to
+// one process at a time. That process renews the hold before the lease is over,
+// and releases it or passes it on in a message. When a message is lost or a
+// holder dies, the hold ends with its lease, without further bookkeeping.
+// Thread safe.
 class ObjectTable {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Object {
     std::shared_ptr<void> value;
-    // What its handles are handles of, by name and in this program.
+    // Its type: the registered name, and the type in this program.
     std::string type;
     std::type_index id = typeid(void);
   };
@@ -35,12 +36,12 @@ class ObjectTable {
   std::pair<ObjectId, HoldId> add(Object object);
   // Another hold until `expiry`. Throws Error if the object is gone.
   void retain(ObjectId object, HoldId hold, Clock::time_point expiry);
-  // A hold that is unknown, because it ran out or was released, is left out.
+  // Ignores holds that are unknown, because they ran out or were released.
   void renew(const std::vector<HoldId>& holds, Clock::time_point expiry);
   // Nothing happens if it is unknown.
   void release(HoldId hold);
-  // Ends the holds that ran out and returns objects that ended with them:
-  // their destructors may take their time.
+  // Ends the holds that ran out. Returns the objects that had no other hold,
+  // for the caller to destroy: destructors may take long.
   std::vector<std::shared_ptr<void>> reap(Clock::time_point now);
   // No hold runs out before this.
   void extend(Clock::time_point expiry);
@@ -67,7 +68,7 @@ class ObjectTable {
   std::map<HoldId, Hold> holds_;
 };
 
-// A number that no other process will think of.
+// A random number, different from those of other processes.
 std::int64_t random_id();
 
 }  // namespace gradwire::rpc

@@ -68,6 +68,12 @@ void register_own_functions() {
   add_own(
       "ping", +[] {});
   add_own(
+      "wake", +[] { running_agent()->leaving().wake(); });
+  add_own(
+      "hear_of", +[](int worker, const std::optional<std::string>& failure) {
+        running_agent()->hear_of(worker, failure);
+      });
+  add_own(
       "retain", +[](ObjectId object, HoldId hold) {
         object_table().retain(object, hold, next_expiry());
       });
@@ -108,7 +114,7 @@ ObjectHold::~ObjectHold() {
     if (is_own(*agent, owner_)) {
       object_table().release(hold_);
     } else {
-      // Nobody waits for it: if it is lost, so is the lease.
+      // Does not wait: if the message is lost, the lease ends the hold.
       agent->call_own<void>(owner_, agent->options().lease, "release", hold_);
     }
   } catch (const std::exception&) {

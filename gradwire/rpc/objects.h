@@ -48,13 +48,13 @@ HoldPtr add_object(
 std::shared_ptr<void> local_object(
     std::int64_t object, const std::string& type, std::type_index id);
 
-// A handle in a message: a hold of its own, which the receiver answers for.
-// Asks the owner and waits, unless this is the owner.
+// A handle in a message has a hold of its own, which then belongs to the
+// receiver. Waits for the owner to add it, unless this is the owner.
 c10::IValue pack_hold(const ObjectHold& hold);
 HoldPtr unpack_hold(const c10::IValue& packed, const std::string& type);
 
 // Names of classes and their methods, by C++ type. Throws Error for a type that
-// has one, and a name that is taken.
+// has a name already, and for a name that belongs to another type.
 void name_type(std::type_index type, const std::string& name);
 std::optional<std::string> name_of_type(std::type_index type);
 

@@ -15,9 +15,9 @@ ObjectTable& object_table();
 // Holds on other workers' objects, by owner.
 std::map<int, std::vector<HoldId>> holds_by_owner();
 
-// How long a hold lasts from its last renewal on. Those that ran out are looked
-// for every sixth of a lease, so the object of a holder that dies ends within
-// one.
+// How long a hold lasts after its last renewal. The keeper looks for expired
+// holds every sixth of a lease, so an object whose holder dies is freed within
+// one lease.
 constexpr std::chrono::milliseconds hold_time(std::chrono::milliseconds lease) {
   return lease - lease / 6;
 }
@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds hold_time(std::chrono::milliseconds lease) {
 // The functions through which owners and holders talk.
 void register_own_functions();
 
-// After shutdown: handles that are still around do nothing any more.
+// For the end of a worker: handles that still exist have no effect afterwards.
 void forget_objects();
 
 }  // namespace gradwire::rpc

@@ -141,14 +141,14 @@ class Remote {
           "rpc",
           "the object lives on worker '",
           owner().name,
-          "' and cannot be touched on worker '",
+          "' and cannot be used on worker '",
           self().name,
           "'");
     }
     return detail::local<T>(hold().object());
   }
 
-  // Gives up this handle before its end.
+  // Gives up this handle; it is empty afterwards.
   void release() {
     hold();
     hold_ = nullptr;
@@ -222,8 +222,8 @@ class ClassRegistration {
       return std::make_shared<T>(arguments...);
     });
   }
-  // The same by a function that returns a shared_ptr to one. One constructor
-  // or factory a class.
+  // The same with a function that returns a shared_ptr<T>. A class has one
+  // constructor or one factory.
   template <class Make>
   ClassRegistration& factory(Make make) {
     add_factory(std::function(std::move(make)));
@@ -270,8 +270,9 @@ class ClassRegistration {
 //       .constructor<std::int64_t>()
 //       .method<&Counter::add>("add");
 //
-// On the worker where objects are made and on those that use them, under the
-// same name. Methods run on threads of their own, several at once.
+// Register the class under the same name on the worker where objects are made
+// and on those that use them. Several methods run at once, on threads of their
+// own.
 template <class T>
 ClassRegistration<T> register_class(const std::string& name) {
   detail::name_type(typeid(T), name);

@@ -34,7 +34,7 @@ struct Place {
 // that does not exist.
 Place parse_place(const std::string& place);
 
-// On the owner. Throws Error for a device that is none or is not there.
+// On the owner. Throws Error for a device that is unknown or not available.
 void move_to(torch::nn::Module& module, const std::string& device);
 std::map<std::string, at::Tensor> state_of(const torch::nn::Module& module);
 void load_state(
@@ -42,10 +42,10 @@ void load_state(
 
 }  // namespace detail
 
-// Lets other workers make modules of class M, a TORCH_MODULE holder or a class
-// derived from torch::nn::Module, by a function that returns a shared_ptr to
-// one, and call their forward. On the worker where modules are made and on
-// those that use them, under the same name.
+// Lets other workers make modules of class M and call their forward. M is a
+// TORCH_MODULE holder or a class derived from torch::nn::Module; `make` returns
+// a shared_ptr to one. Register the class under the same name on the worker
+// where modules are made and on those that use them.
 template <class M, class R, class... Args>
 void register_module_factory(
     const std::string& name, std::function<R(Args...)> make) {
@@ -102,9 +102,9 @@ class RemoteModule {
   using Module = typename detail::RemoteModuleOf<M>::type;
 
   // Makes an M at a place like "worker4/cpu", "rank:4/cuda:0" or "worker4"
-  // (its cpu). Throws Error for a worker that does not exist; a device that
-  // does not, or a constructor that throws, is a RemoteError with what was
-  // said there.
+  // (its cpu). Throws Error for a worker that does not exist. Throws
+  // RemoteError with the owner's text for a device that does not exist and for
+  // what the constructor throws.
   template <class... Args>
   explicit RemoteModule(const std::string& place, const Args&... arguments)
       : RemoteModule(detail::parse_place(place), arguments...) {}

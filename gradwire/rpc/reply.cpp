@@ -1,10 +1,11 @@
 #include "gradwire/rpc/reply.h"
 
-#include <torch/csrc/distributed/rpc/script_resp.h>
+#include <torch/csrc/distributed/rpc/message.h>
 #include <torch/csrc/distributed/rpc/utils.h>
 
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/answer.h"
+#include "gradwire/rpc/messages.h"
 #include "gradwire/rpc/rpc.h"
 
 namespace gradwire::rpc::detail {
@@ -56,18 +57,8 @@ c10::IValue RawReply::read() const {
   }
   const auto message =
       future_->constValue().toCustomClass<torch_rpc::Message>();
-  auto type = message->type();
-  const auto response = torch_rpc::deserializeResponse(*message, type);
-  if (type != torch_rpc::MessageType::SCRIPT_RET) {
-    fail(
-        "rpc",
-        "worker '",
-        call_.worker,
-        "' answered with a message of type ",
-        type);
-  }
   return result_of(
-      static_cast<torch_rpc::ScriptResp&>(*response).value(),
+      read_response(*message),
       concat("'", call_.function, "' on worker '", call_.worker, "' failed"));
 }
 

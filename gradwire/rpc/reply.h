@@ -28,10 +28,10 @@ class RawReply {
   RawReply(c10::intrusive_ptr<c10::ivalue::Future> future, Call call);
 
   bool done() const;
-  // Waits, and throws what went wrong. Once: under a context it adds the
-  // response to the graph.
+  // Waits for the result, or throws what went wrong. To be called once: under a
+  // context it adds the response to the graph.
   c10::IValue read() const;
-  // Lets go of it when the answer is there, whether anybody waits or not.
+  // Keeps an object alive until the answer has come.
   void keep_until_done(std::shared_ptr<const void> kept) const;
 
  private:
@@ -42,8 +42,9 @@ class RawReply {
 }  // namespace detail
 
 // The result of a call, later. Every wait ends: the call fails by itself when
-// its time is up. A value: copies are the same reply. Thread safe. Handles in a
-// result must be waited for within a lease: nobody else answers for them.
+// its time is up. A value: copies are the same reply. Thread safe. When a
+// result contains handles, wait for it within a lease: until then nothing
+// renews their holds.
 template <class R>
 class Reply {
  public:
@@ -72,7 +73,8 @@ class Reply {
   }
 
  private:
-  // Read once: a handle in it is one handle, however often it is asked for.
+  // Read once, so that a handle in it remains one handle however often wait()
+  // is called.
   struct Result {
     std::mutex mutex;
     std::optional<std::conditional_t<std::is_void_v<R>, bool, R>> value;

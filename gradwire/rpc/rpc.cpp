@@ -28,7 +28,7 @@ std::shared_ptr<Agent> take_agent() {
   return std::exchange(current().agent, nullptr);
 }
 
-// A program that ends without shutdown() must not take Torch apart while
+// A program that ends without shutdown() must not destroy Torch's objects while
 // messages still arrive.
 void end_at_exit() {
   if (const auto agent = take_agent()) {
@@ -42,10 +42,10 @@ void leave(
     fail(
         "rpc",
         call,
-        " was called by a handler, which it would wait for: call it from a "
+        " was called by a handler and would wait for its end: call it from a "
         "thread of the program");
   }
-  // Calls go on while it waits; afterwards there is no worker.
+  // Other calls continue while this one waits; afterwards there is no worker.
   struct Taken {
     ~Taken() {
       take_agent();
@@ -72,9 +72,13 @@ std::shared_ptr<Agent> running_agent() {
 
 void end_elsewhere(std::shared_ptr<const void> object) {
   if (const auto agent = find_running_agent()) {
-    agent->threads().run(
-        HandlerThreads::Kind::kUpkeep,
-        [kept = std::move(object)]() mutable { kept = nullptr; });
+    try {
+      agent->threads().run(
+          HandlerThreads::Kind::kUpkeep,
+          [kept = std::move(object)]() mutable { kept = nullptr; });
+    } catch (const Error&) {
+      // It ended here, as no thread can be started.
+    }
   }
 }
 

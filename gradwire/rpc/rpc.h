@@ -16,7 +16,8 @@
 // nor encrypted: for trusted private networks only.
 namespace gradwire::rpc {
 
-// A handler on another worker threw; the text has what it said.
+// A call was refused, or its handler threw on the other worker; the text says
+// what it threw.
 class RemoteError : public Error {
  public:
   using Error::Error;
@@ -37,13 +38,16 @@ enum class Transport {
 };
 
 struct Options {
-  // How long a call may take that does not say otherwise, and every message of
+  // The time for a call without a timeout of its own, and for every message of
   // a distributed backward.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   // How long shutdown() waits for the others.
   std::chrono::milliseconds shutdown_timeout = std::chrono::seconds(60);
   // An object whose holder died is freed after this time.
   std::chrono::milliseconds lease = std::chrono::seconds(30);
+  // How long a worker may take to say that it lives, from 100 ms on. Who serves
+  // or shuts down takes one that is silent for longer for lost.
+  std::chrono::milliseconds liveness = std::chrono::seconds(30);
   // Network interface to listen on. Default: the one of the group.
   std::string interface = {};
   Transport transport = Transport::kTcp;
@@ -53,7 +57,8 @@ struct Options {
 
 // Makes this process the worker `name` and connects it to those of the group's
 // other ranks; the name must differ from theirs. Collective over the group.
-// Once a process at a time. Throws Error for what makes no sense, CommError
+// A process is one worker at a time; after shutdown() it may become another
+// one. Throws Error for a name or an option that is not possible, CommError
 // when a rank does not come within the group's timeout.
 void init(
     const std::string& name, const Group& group, const Options& options = {});
@@ -61,12 +66,13 @@ void init(
 void init(const std::string& name, const Options& options = {});
 
 // Waits until all workers have called shutdown() or serve() and no call is
-// under way any more, then leaves. When that does not happen in time, or a
-// worker is lost, this worker leaves anyway: calls under way fail, and a
+// running any more, then leaves. When that takes longer than shutdown_timeout,
+// or a worker is lost, this worker leaves anyway: running calls fail, and a
 // CommError says why. Collective.
 void shutdown();
-// Serves the calls of others for as long as they take, then shuts down. Fails
-// with a CommError soon after a worker is lost. Collective with shutdown().
+// Serves calls until all workers have called shutdown() or serve(), without a
+// time limit. Throws CommError soon after a worker is lost. Collective with
+// shutdown().
 void serve();
 
 bool is_running();
@@ -98,9 +104,9 @@ RawReply send(
 }  // namespace detail
 
 // Calls a function that `to` has registered, without waiting. Under an
-// autograd::Context gradients will flow back through tensors that require them,
-// in arguments and result. Throws Error for a worker that does not exist and
-// arguments that cannot be sent. What else goes wrong is thrown by wait(): a
+// autograd::Context gradients flow back through tensors that require them, in
+// arguments and result. Throws Error for a worker that does not exist and for
+// arguments that cannot be sent. Reply::wait() throws everything else: a
 // RemoteError if the call was refused or the handler threw, a CommError if the
 // worker is lost or did not answer in time. Thread safe.
 template <class R = void, class... Args>
@@ -122,8 +128,8 @@ R call(const To& to, const std::string& function, const Args&... arguments) {
   return call_async<R>(to, function, arguments...).wait();
 }
 
-// The same, and nobody will know how it ended. The function's result must be
-// void.
+// The same without a reply: the caller never learns how the call ended. The
+// function's result must be void.
 template <class... Args>
 void notify(
     const To& to, const std::string& function, const Args&... arguments) {

@@ -38,8 +38,7 @@ bool travels_as_bytes(const at::Tensor& tensor) {
          tensor.nbytes() <= kSmallBytes;
 }
 
-// The number of elements, or nothing if these cannot be the sizes of a small
-// tensor.
+// The number of elements, or nothing for sizes that a small tensor cannot have.
 std::optional<std::size_t> count_of(const std::vector<std::int64_t>& sizes) {
   std::size_t count = 1;
   for (const std::int64_t size : sizes) {
@@ -85,6 +84,9 @@ void check_sendable(const at::Tensor& tensor) {
         tensor.layout(),
         " cannot be sent, expected strided or sparse COO: convert it with "
         "to_sparse() or to_dense()");
+  }
+  if (tensor.is_quantized()) {
+    fail("rpc", "a quantized tensor cannot be sent: call dequantize() before");
   }
   if (!tensor.is_cpu()) {
     fail(

@@ -18,12 +18,13 @@
 
 namespace gradwire::rpc {
 
-// How a C++ type travels between workers: its name in signatures, and the way
-// to and from what Torch pickles. Lists, maps and tuples are Torch's tuples on
-// the wire: those carry no type names that a receiver would have to look up.
+// How a C++ type travels between workers: its name in signatures, and its
+// conversion to and from plain data. Plain data is none, a bool, an int, a
+// float, a string, a tensor, a tuple, or a list of bools, ints, floats or
+// tensors; a receiver refuses anything else. Lists and maps of C++ are tuples.
 //
 // A type without a Wire cannot be an argument or a result, which is an error
-// at compile time. Programs may add their own.
+// at compile time. Programs may add a Wire for types of their own.
 template <class T>
 struct Wire;
 
@@ -47,19 +48,20 @@ requires std::convertible_to<T, std::string> &&
 template <class T>
 using wire_t = typename WireType<T>::type;
 
-// A tensor as it is sent. Throws Error for what Torch cannot send: undefined
-// (send an empty optional instead) or in a compressed sparse layout. Small ones
-// that need no gradient travel as their bytes: Torch moves every tensor by
-// itself, which takes longer than the rest of a small call.
+// A tensor as it is sent. Throws Error for a tensor that cannot be sent:
+// undefined (send an empty optional instead), quantized, in a compressed sparse
+// layout or not on the cpu. Small tensors that need no gradient travel as their
+// bytes: Torch sends every tensor in a message part of its own, which takes
+// longer than the rest of a small call.
 c10::IValue pack_tensor(const at::Tensor& tensor);
 at::Tensor unpack_tensor(const c10::IValue& packed);
-// Throws Error: it does not fit the 63 bits and sign of numbers on the wire.
+// Throws the Error for a number that does not fit into 64 bits with a sign.
 [[noreturn]] void refuse_number(std::uint64_t value);
-// Throws Error: a received value is not what its signature says.
+// Throws the Error for a received value that is not of the expected type.
 [[noreturn]] void refuse_value(
     const c10::IValue& got, const std::string& expected);
-// The elements of a received tuple; throws Error for what is none, or has
-// another length where one is expected.
+// The elements of a received tuple. Throws Error for a value that is not a
+// tuple or does not have the expected length.
 std::vector<c10::IValue> elements_of(
     const c10::IValue& packed,
     const std::string& expected,

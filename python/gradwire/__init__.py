@@ -1,11 +1,11 @@
 """Native communication hooks for PyTorch's DistributedDataParallel.
 
-One line makes a script send less::
+Attach a compressing hook::
 
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     gradwire.attach(ddp, "int8")
 
-Or change one import of a script that uses PyTorch's own hooks::
+Or change one import of a script that uses PyTorch's hooks::
 
     from gradwire.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 """

@@ -15,7 +15,7 @@ from . import _native
 from ._groups import checked_group
 from ._native import Attachment, check_hook_spec
 
-# How DDP's log calls hooks of ours.
+# Prefix of our hooks' names in DDP's log.
 _LOG_NAME = "gradwire "
 
 _attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = (
@@ -30,7 +30,7 @@ def _stop_all() -> None:
 
 
 def _checked_ddp(ddp: Any) -> DistributedDataParallel:
-    # What torch.compile makes of a DDP.
+    # torch.compile wraps a DDP in a module that has it as _orig_mod.
     inner = getattr(ddp, "_orig_mod", ddp)
     if not isinstance(inner, DistributedDataParallel):
         raise TypeError(
@@ -44,7 +44,7 @@ def _attachment(ddp: Any) -> Attachment:
     attachment = _attached.get(_checked_ddp(ddp))
     if attachment is None:
         raise ValueError(
-            "this DDP has no hook of gradwire's: call gradwire.attach(ddp, hook) first "
+            "this DDP has no gradwire hook: call gradwire.attach(ddp, hook) first "
             "(a DDP that was unpickled or copied has lost its hook)"
         )
     return attachment
@@ -53,7 +53,7 @@ def _attachment(ddp: Any) -> Attachment:
 def _outside_of_join(ddp: DistributedDataParallel, call: str) -> None:
     # Ranks that have run out of input could not take part.
     if ddp._join_config.enable:
-        raise ValueError(f"{call} was called inside of join(), expected it outside")
+        raise ValueError(f"{call} was called inside join(), expected it outside")
 
 
 def _collective(ddp: Any, call: str) -> Attachment:
@@ -63,8 +63,8 @@ def _collective(ddp: Any, call: str) -> Attachment:
 
 
 def _refusal(ddp: DistributedDataParallel) -> str:
-    """Why this DDP cannot have a hook of gradwire's, or nothing."""
-    # First, as such a DDP lacks most of what the others have.
+    """Why this DDP cannot have a gradwire hook; empty if it can."""
+    # First, because such a DDP lacks attributes that the other checks read.
     if ddp._delay_all_reduce_all_params:
         return "attach refuses a DDP whose parameters are all delayed: it has no buckets"
     if ddp.skip_all_reduce_unused_params:
@@ -74,8 +74,8 @@ def _refusal(ddp: DistributedDataParallel) -> str:
         )
     if ddp.mixed_precision is not None:
         return (
-            "attach refuses a DDP with mixed_precision, which has registered a hook of "
-            "its own: use torch.autocast and a hook such as bf16"
+            "attach refuses a DDP with mixed_precision, which registers a hook of its "
+            "own: use torch.autocast and a hook such as bf16"
         )
     if ddp._use_python_reducer:
         return (
@@ -91,7 +91,7 @@ def _refusal(ddp: DistributedDataParallel) -> str:
     if name:
         return (
             f"attach refuses a DDP that has hook '{name}' registered: a Reducer takes "
-            "one hook for life"
+            "only one hook"
         )
     return ""
 
@@ -100,8 +100,8 @@ def _other_hook(ddp: DistributedDataParallel) -> str:
     attachment = _attached.get(ddp)
     if attachment is not None and attachment.is_registered():
         return ""
-    # The log knows PyTorch's built-in hooks too, and belongs to this Reducer:
-    # _comm_hooks is copied along with a DDP, the hook itself is not.
+    # The log also names PyTorch's built-in hooks, and it belongs to this Reducer.
+    # A copy of a DDP has its _comm_hooks but not its hook.
     name = ddp._get_ddp_logging_data().get("comm_hook", "")
     return "" if name.startswith(_LOG_NAME) else name
 
@@ -114,7 +114,7 @@ def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
 
 
 def hooks() -> list[dict[str, Any]]:
-    """What :func:`attach` can name: every hook's name, summary and options.
+    """The hooks that :func:`attach` knows: their names, summaries and options.
 
     Example::
 
@@ -125,7 +125,7 @@ def hooks() -> list[dict[str, Any]]:
 
 
 def _wrong_argument(hook: Any, process_group: Any) -> Exception | None:
-    """What is wrong with the arguments of this rank, for all ranks to be told."""
+    """What is wrong with this rank's arguments, so that all ranks can be told."""
     if not isinstance(hook, str):
         return TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
     try:
@@ -164,12 +164,12 @@ def attach(
     """Average the gradients of ``ddp`` with the native hook that ``hook`` names.
 
     ``hook`` is a spec such as ``"int8"``, ``"powersgd:rank=4"`` or
-    ``"bf16(powersgd)"``; :func:`hooks` lists them. Attached again, another hook takes
-    the place of the one before, between two iterations. ``process_group``: where the
-    hook communicates, by default among the ranks of the DDP.
+    ``"bf16(powersgd)"``; :func:`hooks` lists the hooks. Call it again between two
+    iterations to use another hook. ``process_group`` is the group that the hook
+    communicates in, by default the DDP's.
 
-    Collective. All ranks raise ValueError when they do not agree on the hook or the
-    model, or when one of them cannot attach.
+    Collective. All ranks raise ValueError if they do not agree on the hook or the
+    model, or if one of them cannot attach, and RuntimeError if a rank is lost.
 
     Example::
 
@@ -187,7 +187,7 @@ def attach(
     try:
         _attach(ddp, hook, process_group, refusal)
     except ValueError:
-        # The others know; here it is what it was.
+        # The other ranks have been told; this one raises its own error.
         if wrong is not None:
             raise wrong from None
         raise
@@ -197,13 +197,15 @@ def attach(
 def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
     """What the hook of ``ddp`` has done so far on this rank.
 
-    Bytes handed to the transport (``sent``, ``sent_last_step``, ``bucket_sent``; payload
-    and metadata), what a step would send without a hook (``plain_bytes``), their
-    ``ratio``, and ``mean`` and ``last`` times of a step: ``communication_ms`` from the
-    first bucket to the last average, ``exposed_ms`` the part after the last bucket was
-    there, by which the step would be shorter if communication were free. Of plain
-    averaging (``"allreduce"``, ``"none"``) bytes are computed: synchronised forwards
-    times ``plain_bytes``.
+    ``sent`` counts the bytes handed to the transport, as payload and metadata;
+    ``last`` has those of the last step and of each of its buckets. ``plain_bytes`` is
+    what a step would send without a hook, and ``ratio`` divides it by the bytes of the
+    last step. ``last`` and ``mean`` have times of a step: ``communication_ms`` from the
+    first bucket to the last average, and ``exposed_ms`` the part of it after the last
+    bucket was ready. The step would be that much shorter if communication were free.
+
+    For plain averaging (``"allreduce"``, ``"none"``) bytes are computed:
+    ``plain_bytes`` for each forward whose gradients are averaged.
 
     Example::
 
@@ -216,8 +218,8 @@ def stats(ddp: DistributedDataParallel) -> dict[str, Any]:
 def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> None:
     """Write what the hook remembers (residuals, subspaces, steps) into ``folder``.
 
-    One file a rank, in a folder that all ranks share. Collective: all ranks raise when
-    one of them cannot.
+    Writes one file for each rank; all ranks must share the folder. Collective: if one
+    rank fails, all ranks raise.
 
     Example::
 
@@ -229,10 +231,10 @@ def save_hook_state(ddp: DistributedDataParallel, folder: str | os.PathLike) -> 
 def load_hook_state(
     ddp: DistributedDataParallel, folder: str | os.PathLike, *, strict: bool = False
 ) -> None:
-    """Go on as the hook that :func:`save_hook_state` saved would have.
+    """Continue from what :func:`save_hook_state` has written.
 
-    The same hook must be attached. In a world of another size residuals are dealt out
-    anew, unless ``strict``. Collective.
+    The same hook must be attached. If the number of ranks is another one, residuals are
+    distributed among the ranks again; with ``strict`` this is an error. Collective.
 
     Example::
 
@@ -245,8 +247,8 @@ def load_hook_state(
 def hook_state_dict(ddp: DistributedDataParallel) -> dict[str, Any]:
     """This rank's part of the hook's state, for torch.save and torch.load.
 
-    It holds numbers, strings, lists and tensors only, so that ``weights_only`` takes
-    it. Every rank has another one. Collective.
+    It consists of numbers, strings, lists and tensors, so ``weights_only`` can load it.
+    Each rank has its own. Collective.
 
     Example::
 
@@ -256,12 +258,12 @@ def hook_state_dict(ddp: DistributedDataParallel) -> dict[str, Any]:
 
 
 def load_hook_state_dict(ddp: DistributedDataParallel, state: dict[str, Any]) -> None:
-    """Go on from what :func:`hook_state_dict` gave to this rank. Collective.
+    """Continue from what :func:`hook_state_dict` returned on this rank. Collective.
 
     Example::
 
         >>> gradwire.load_hook_state_dict(ddp, torch.load(f"hook{rank}.pt"))
     """
-    # What is no dictionary lacks everything, which all ranks are told.
+    # Anything else than a dictionary lacks all keys, and all ranks are told so.
     checked = state if isinstance(state, dict) else {}
     _collective(ddp, "load_hook_state_dict").load_hook_state_dict(checked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from typing import Literal, overload
 
@@ -10,19 +11,24 @@ import torch
 import torch.distributed as dist
 
 from . import _futures
+from . import _native
 from ._groups import native_group
 
 _under_way: set[torch.futures.Future[torch.Tensor]] = set()
 
 
+# A forked child has none of the threads that would complete them.
+os.register_at_fork(after_in_child=_under_way.clear)
+
+
 @atexit.register
 def _wait_for_all() -> None:
-    # Before groups are taken apart: other ranks count on what is under way.
+    # Other ranks wait for what is under way, so it ends before the groups do.
     for future in list(_under_way):
         try:
             wait(future)
         except RuntimeError:
-            pass  # whoever wanted to know has asked
+            pass  # a caller who waits has seen it
 
 
 @overload
@@ -57,10 +63,10 @@ def compressed_all_reduce(
 ) -> torch.futures.Future[torch.Tensor] | None:
     """All-reduce ``tensor`` in place with messages encoded by codec ``spec``.
 
-    About 2(W-1)/W times the encoded size is sent, whatever the number W of ranks,
-    and all ranks end with the same bits. The tensor is dense, on the CPU, of
-    float32, float64, float16 or bfloat16. With ``async_op`` a future is returned
-    at once. Collective; the first call on a group connects.
+    Each of W ranks sends about 2(W-1)/W times the encoded size, and all ranks end with
+    the same bits. The tensor must be dense, on the CPU, and of float32, float64,
+    float16 or bfloat16. With ``async_op`` the call returns a future at once.
+    Collective; the first call on a group connects.
 
     Example::
 
@@ -80,7 +86,12 @@ def compressed_all_reduce(
 
 
 def wait(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-    """The future's value; Ctrl-C is heard while waiting."""
+    """The future's value. Ctrl-C interrupts the wait.
+
+    Raises in a callback on one of gradwire's futures, which would wait for its own thread.
+    """
+    if not future.done():
+        _native.check_wait()
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     while not done.wait(0.05):

@@ -1,4 +1,4 @@
-"""Futures of torch for results of native calls."""
+"""torch futures for the results of native calls."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Call = Callable[[Callable[[Optional[torch.Tensor], Optional[str]], None]], None]
 
 
 def start(call: Call) -> torch.futures.Future[torch.Tensor]:
-    """A future for what ``call`` passes to the callback it is given.
+    """A future for the result that ``call`` passes to its callback.
 
-    What ``call`` raises is raised.
+    Raises what ``call`` raises.
     """
     native: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
@@ -30,7 +30,7 @@ def start(call: Call) -> torch.futures.Future[torch.Tensor]:
 def start_in_backward(call: Call) -> torch.futures.Future[torch.Tensor]:
     """The same for DDP: what ``call`` raises becomes the future's error.
 
-    Thrown into DDP's face it would leave the Reducer unusable.
+    An exception inside the Reducer would leave it unusable.
     """
     try:
         return for_ddp(start(call))
@@ -43,8 +43,8 @@ def start_in_backward(call: Call) -> torch.futures.Future[torch.Tensor]:
 def for_ddp(
     future: torch.futures.Future[torch.Tensor],
 ) -> torch.futures.Future[torch.Tensor]:
-    """The same future as DDP wants it of a hook.
+    """The same future in the form that DDP expects from a hook.
 
-    Its value is a Python object, and an error is one for DDP's own waiting too.
+    Its value is a Python object, and DDP's own wait sees its error.
     """
     return future.then(lambda done: done.value())

@@ -1,4 +1,4 @@
-"""Native groups beside the process groups of torch.distributed."""
+"""Native groups for the process groups of torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _adopted: weakref.WeakKeyDictionary[dist.ProcessGroup, Group] = (
 )
 
 
-# While Python is whole: threads of groups may still have something to tell.
+# Before Python is taken apart: threads of groups may still call into it.
 atexit.register(_adopted.clear)
 
 
 def checked_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """The group itself, or the default one for None.
+    """The group itself, or the default group for None.
 
-    Raises TypeError for anything else and ValueError on ranks outside of it.
+    Raises TypeError for anything else, and ValueError on ranks outside the group.
     """
     if group is None:
         if not dist.is_initialized():
@@ -40,9 +40,9 @@ def checked_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def native_group(group: dist.ProcessGroup | None) -> Group:
-    """The same ranks with connections of gradwire's own; the first call connects.
+    """A group of the same ranks with gradwire's own connections.
 
-    Collective over the group.
+    Collective over the group; the first call connects.
     """
     group = checked_group(group)
     adopted = _adopted.get(group)

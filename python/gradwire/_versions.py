@@ -1,4 +1,4 @@
-"""Refuses a Torch that the native part was not built for, before it is loaded."""
+"""Checks that the native part was built for the installed Torch, before it loads."""
 
 import torch
 

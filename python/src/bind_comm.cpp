@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "gradwire/comm/adopt_impl.h"
+#include "gradwire/comm/callback_scope.h"
 #include "gradwire/comm/compressed.h"
 #include "gradwire/hook/registry.h"
 #include "python/src/support.h"
@@ -49,8 +50,8 @@ std::string text_of(const std::exception_ptr& error) {
 }  // namespace
 
 void call_when_done(const Future& future, py::function done) {
-  // Freed like all Python objects under the GIL, whoever is the last, unless
-  // Python ends and frees nothing more.
+  // The last owner frees it with the GIL, as Python objects must be. When
+  // Python ends nothing is freed.
   const std::shared_ptr<py::function> call(
       new py::function(std::move(done)), [](py::function* function) {
         if (Py_IsFinalizing() == 0) {
@@ -60,7 +61,7 @@ void call_when_done(const Future& future, py::function done) {
       });
   future.on_done([call](const Future& result) {
     if (Py_IsFinalizing() != 0) {
-      return;  // nobody is left to be told
+      return;  // there is no Python to call
     }
     const auto error = result.error();
     const py::gil_scoped_acquire acquire;
@@ -109,6 +110,7 @@ void bind_comm(py::module_& m) {
           py::arg("codec"),
           py::arg("average"),
           py::arg("done"));
+  m.def("check_wait", &CallbackScope::check_wait);
   m.def("hooks", &list_hooks);
   m.def("check_hook_spec", &check_hook_spec, py::arg("spec"));
 }

@@ -1,8 +1,10 @@
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "gradwire/base/error.h"
-#include "gradwire/ddp/attachment_impl.h"
-#include "gradwire/ddp/bucket_hook_impl.h"
+#include "gradwire/ddp/attachment.h"
+#include "gradwire/ddp/bucket_hook.h"
 #include "python/src/support.h"
 
 namespace gradwire::python {
@@ -32,8 +34,14 @@ py::dict to_dict(const Bytes& bytes) {
 
 py::dict to_dict(const StepTimes& times) {
   py::dict dict;
-  dict["communication_ms"] = times.backward_ms;
+  dict["communication_ms"] = times.communication_ms;
   dict["exposed_ms"] = times.exposed_ms;
+  return dict;
+}
+
+py::dict to_dict(const Step::Bucket& bucket) {
+  py::dict dict;
+  dict["sent"] = to_dict(bucket.sent);
   return dict;
 }
 
@@ -56,6 +64,15 @@ py::list to_list(const std::vector<Row>& rows) {
   return list;
 }
 
+py::dict to_dict(const Step& step) {
+  py::dict dict = to_dict(times_of(step));
+  dict["number"] = step.number;
+  dict["outcome"] = to_string(step.outcome);
+  dict["buckets"] = to_list(step.buckets);
+  dict["sent"] = to_dict(step.sent);
+  return dict;
+}
+
 py::dict to_dict(const Stats& stats) {
   py::dict dict;
   dict["hook"] = stats.hook;
@@ -65,11 +82,11 @@ py::dict to_dict(const Stats& stats) {
   dict["bucket_bytes"] = stats.bucket_bytes;
   dict["rebuilt"] = stats.rebuilt;
   dict["steps"] = stats.steps;
+  dict["not_finite_steps"] = stats.not_finite_steps;
+  dict["failed_steps"] = stats.failed_steps;
   dict["sent"] = to_dict(stats.sent);
-  dict["sent_last_step"] = to_dict(stats.sent_last_step);
-  dict["bucket_sent"] = to_list(stats.bucket_sent);
   dict["plain_bytes"] = stats.plain_bytes;
-  const auto last = stats.sent_last_step.total();
+  const auto last = stats.last.sent.total();
   dict["ratio"] = last > 0 ? static_cast<double>(stats.plain_bytes) /
                                  static_cast<double>(last)
                            : 0.0;
@@ -87,23 +104,38 @@ py::dict to_dict(const HookState& state) {
   return dict;
 }
 
-// What is wrong with an argument on this rank, to be told to all of them.
+// What is wrong with an argument on this rank. All ranks will be told.
 struct Refusal : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Why `read` refuses what it reads, empty if it does not.
+// What `read` returns, for a call that runs without the GIL: it is read here,
+// with the GIL. If `read` refuses, the call tells all ranks.
 template <class Read>
-std::string refusal_of(const Read& read) {
+auto to_find(const Read& read)
+    -> std::function<std::invoke_result_t<const Read&>()> {
   try {
-    read();
-    return "";
+    return [found = read()] { return found; };
   } catch (const Refusal& e) {
-    return e.what();
+    return
+        [why = std::string(e.what())]() -> std::invoke_result_t<const Read&> {
+          fail("ddp", why);
+        };
   }
 }
 
-// What a dictionary that was saved must have.
+// `refusal`: why this rank cannot have the hook, empty if it can.
+Attachment::FindHook to_find_hook(
+    const std::string& hook, const std::string& refusal) {
+  return to_find([&] {
+    if (!refusal.empty()) {
+      throw Refusal(refusal);
+    }
+    return HookChoice(hook);
+  });
+}
+
+// A key that every saved dictionary has.
 template <class T>
 T get(const py::dict& dict, const char* key) {
   if (!dict.contains(key)) {
@@ -174,7 +206,9 @@ void bind_attachment(py::module_& m) {
                 std::move(reducer), std::move(process_group), parameters);
             return interruptibly([=] {
               return make_native<Attachment>(
-                  ddp, hook, hook_group.value_or(nullptr), refusal);
+                  ddp,
+                  to_find_hook(hook, refusal),
+                  hook_group.value_or(nullptr));
             });
           }),
           py::arg("reducer"),
@@ -190,7 +224,8 @@ void bind_attachment(py::module_& m) {
              const std::optional<ProcessGroupPtr>& hook_group,
              const std::string& refusal) {
             interruptibly([=] {
-              self->set_hook(hook, hook_group.value_or(nullptr), refusal);
+              self->set_hook(
+                  to_find_hook(hook, refusal), hook_group.value_or(nullptr));
             });
           },
           py::arg("hook"),
@@ -227,10 +262,9 @@ void bind_attachment(py::module_& m) {
       .def(
           "load_hook_state_dict",
           [](const AttachmentPtr& self, const py::dict& state) {
-            HookRecord record;
-            const std::string refusal =
-                refusal_of([&] { record = to_record(state); });
-            interruptibly([=] { self->give_hook_state(record, refusal); });
+            interruptibly([self, find = to_find([&] {
+                                   return to_record(state);
+                                 })] { self->give_hook_state(find); });
           },
           py::arg("state"))
       .def("stop", &Attachment::stop, py::call_guard<py::gil_scoped_release>());
@@ -242,14 +276,12 @@ void bind_bucket_hook(py::module_& m) {
           py::init([](const GroupPtr& group,
                       const std::string& spec,
                       const std::optional<py::dict>& remembered) {
-            std::optional<HookState> state;
-            const std::string refusal = refusal_of([&] {
-              if (remembered) {
-                state = to_state(*remembered);
-              }
+            const auto find_state = to_find([&] {
+              return remembered ? std::optional(to_state(*remembered))
+                                : std::nullopt;
             });
             return interruptibly([=] {
-              return make_native<BucketHook>(*group, spec, state, refusal);
+              return make_native<BucketHook>(*group, spec, find_state);
             });
           }),
           py::arg("group"),
@@ -267,12 +299,10 @@ void bind_bucket_hook(py::module_& m) {
       .def(
           "state",
           [](const BucketHook& self) {
-            HookState state;
-            without_gil([&] { self.hook().save(state); });
-            return to_dict(state);
+            return to_dict(without_gil([&] { return self.state(); }));
           })
       .def("report", [](const BucketHook& self) {
-        return to_list(self.hook().report());
+        return to_list(without_gil([&] { return self.report(); }));
       });
 }
 

@@ -1,13 +1,16 @@
 #include <c10/util/Exception.h>
 
+#include <stdexcept>
+
 #include "gradwire/base/error.h"
 #include "python/src/support.h"
 
 namespace gradwire::python {
 namespace {
 
-// What users did wrong is a ValueError; lost peers and timeouts are not their
-// fault.
+// A caller's mistake is a gradwire::Error and becomes a ValueError. Everything
+// else becomes a RuntimeError: lost peers, timeouts, what Torch throws, and
+// errors of the standard library, some of which pybind would call a ValueError.
 void translate(std::exception_ptr error) {
   try {
     if (error) {
@@ -19,6 +22,8 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const c10::Error& e) {
     PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
+  } catch (const std::logic_error& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
   }
 }
 
@@ -27,7 +32,7 @@ void translate(std::exception_ptr error) {
 
 PYBIND11_MODULE(_native, m) {
   m.doc() = "The native part of gradwire; see the package for its interface.";
-  // Types of Torch's own, so that they can be arguments.
+  // Registers Torch's types, so that they can be arguments.
   py::module_::import("torch.distributed");
   py::register_local_exception_translator(gradwire::python::translate);
   gradwire::python::bind_comm(m);

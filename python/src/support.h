@@ -20,9 +20,9 @@ namespace gradwire::python {
 void bind_comm(py::module_& m);
 void bind_ddp(py::module_& m);
 
-// Runs `work` without the GIL on a thread of its own, so that Ctrl-C is heard
-// meanwhile. Interrupted, the work goes on until it is done or its timeout has
-// passed, and its result is dropped: it must own what it uses.
+// Runs `work` without the GIL on a thread of its own, so that Ctrl-C can
+// interrupt the wait for it. The work then goes on until it is done or times
+// out, and its result is dropped. So it must own what it uses.
 template <class Work>
 auto interruptibly(Work work) {
   using Result = std::invoke_result_t<Work>;
@@ -54,7 +54,7 @@ auto without_gil(const Work& work) {
   return work();
 }
 
-// Deletes without the GIL: what is deleted may wait for threads.
+// Deletes without the GIL, as a destructor may wait for threads that need it.
 struct DeleteWithoutGil {
   template <class T>
   void operator()(T* object) const {

@@ -142,7 +142,7 @@ def test_arguments_of_power_sgd_state():
     assert kind == "ValueError" and "from 1 to 1024" in text
     assert error_of(setattr, state, "warm_start", False) == (
         "AttributeError",
-        "'warm_start' is fixed once the state is made: make another PowerSGDState",
+        "'warm_start' cannot be changed: make another PowerSGDState",
     )
 
 
@@ -195,3 +195,32 @@ def test_functions_and_collectives_inside_of_other_hooks():
         torch.testing.assert_close(clip, expected, rtol=1e-3, atol=1e-3)
         expected = (local[0].sign() + local[1].sign()) / 2
         torch.testing.assert_close(sign, expected, rtol=0, atol=0.02)
+
+
+def waiting_in_a_callback(rank, world):
+    def hook(group, bucket):
+        def second(future):
+            gradwire.compressed_all_reduce(torch.ones(9), "fp16", group)
+            return future.value()
+
+        if rank == 1:
+            dist.barrier()  # rank 0 has hung its callback on the future
+            gradwire.compressed_all_reduce(bucket.buffer(), "fp16", group, average=True)
+            future = gradwire.compressed_all_reduce(
+                torch.ones(9), "fp16", group, async_op=True
+            )
+            return future.then(lambda _: bucket.buffer())
+        future = default_hooks.fp16_compress_hook(group, bucket).then(second)
+        dist.barrier()
+        return future
+
+    gradwire.compressed_all_reduce(torch.ones(9), "fp16")
+    ddp = make_ddp()
+    ddp.register_comm_hook(None, hook)
+    loss = ddp(batch(rank, 0)).square().sum()
+    return error_of(loss.backward) if rank == 0 else loss.backward()
+
+
+def test_a_callback_that_waits_is_an_error():
+    kind, text = run(2, waiting_in_a_callback)[0]
+    assert "[gradwire.comm] a callback waits for a Future that is not done" in text

@@ -8,8 +8,10 @@ import time
 
 import pytest
 
+# Whoever runs the tests in the background has them ignore Ctrl-C from the start.
 LONE_WAITER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch, torch.distributed as dist
 import gradwire
 store = dist.FileStore(sys.argv[1], 2)
@@ -32,7 +34,7 @@ def test_ctrl_c_ends_waiting_for_others(tmp_path):
         assert early.stdout.readline() == "attaching\n"
         time.sleep(0.5)
         early.send_signal(signal.SIGINT)
-        _, errors = early.communicate(timeout=10)
+        _, errors = early.communicate(timeout=20)
         assert errors.splitlines()[-1].endswith("KeyboardInterrupt")
         # As Python ends, or as torch's own handler of uncaught exceptions does.
         assert early.returncode in (-signal.SIGINT, 1)
@@ -115,6 +117,71 @@ def test_what_is_under_way_at_the_end_is_finished(when, tmp_path):
         outputs = [process.communicate("\n", timeout=60) for process in reversed(ranks)]
         expected = "[3.0]\n" if when == "late" else ""
         assert outputs == [(expected, ""), ("", "")]
+        assert [process.returncode for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+FORKING = """
+import multiprocessing, os, sys
+import torch, torch.distributed as dist
+import gradwire
+
+def nothing():
+    pass
+
+rank = int(sys.argv[2])
+store = dist.FileStore(sys.argv[1], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+gradwire.attach(ddp, "int8")
+ddp(torch.ones(1, 64)).sum().backward()
+gradwire.compressed_all_reduce(torch.ones(1000))
+child = multiprocessing.get_context("fork").Process(target=nothing)
+child.start()
+child.join()
+codes = [child.exitcode]
+rows = torch.utils.data.DataLoader(
+    [torch.ones(64)] * 4, num_workers=1, multiprocessing_context="fork")
+for row in rows:  # a worker is there, and ends, while the hook is at work
+    ddp(row).sum().backward()
+if rank == 0:  # under way until rank 1 is told to take part
+    future = gradwire.compressed_all_reduce(torch.ones(9), async_op=True)
+for end in ("exit", "end of the script"):
+    if not (child := os.fork()):
+        break
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    if rank == 0:
+        store.set("go", "")
+        future.wait()
+    else:
+        store.wait(["go"])
+        gradwire.compressed_all_reduce(torch.ones(9))
+    ddp(torch.ones(1, 64)).sum().backward()
+    print(codes, gradwire.stats(ddp)["steps"], flush=True)
+if end == "exit":
+    sys.exit(0)
+"""
+
+
+def test_a_forked_child_ends_and_the_parent_goes_on(tmp_path):
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", script, tmp_path / "store", str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=100) for process in ranks]
+        assert outputs == [("[0, 0, 0] 6\n", "")] * 2
         assert [process.returncode for process in ranks] == [0, 0]
     finally:
         for process in ranks:

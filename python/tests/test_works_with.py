@@ -89,7 +89,7 @@ def test_join():
     assert torch.equal(one[0], two[0])
     assert one[1] == two[1] == (
         "ValueError",
-        "attach was called inside of join(), expected it outside",
+        "attach was called inside join(), expected it outside",
     )
     # Ranks without input add zeros and are divided by.
     alone = net()

@@ -1,5 +1,4 @@
-// The benchmark command from end to end, as processes, and its parts that can
-// be looked at alone.
+// The benchmark command from end to end, as processes, and its parts alone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,10 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "apps/gradwire/bench_lists.h"
-#include "apps/gradwire/bench_report.h"
+#include "apps/gradwire/bench/lists.h"
+#include "apps/gradwire/bench/report.h"
 #include "gradwire/base/bytes.h"
 #include "gradwire/base/text.h"
+#include "gradwire/comm/gloo.h"
 #include "tests/support/command.h"
 #include "tests/support/expect.h"
 
@@ -135,7 +135,8 @@ TEST(Bench, LoopbackRowsAreMeasuredAndVerified) {
     const auto row = row_of(report, hook);
     EXPECT_EQ(row.at("identical"), true);
     EXPECT_LT(row.at("relative_error"), 1e-6);
-    EXPECT_EQ(row.at("bytes_sent"), all_reduce_bytes(0, 2, parameters, 4));
+    EXPECT_EQ(
+        row.at("bytes_sent"), gloo::all_reduce_bytes(0, 2, parameters, 4));
   }
   EXPECT_EQ(row_of(report, "none").at("ratio_to_none"), 1.0);
   const auto noop = row_of(report, "noop");
@@ -156,7 +157,7 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
   const auto links = parse_links({"200mbit,1gbit"});
   for (std::size_t i = 0; i < links.size(); ++i) {
     const auto& row = report.at("rows").at(i);
-    // Physics, not a tolerance: all but the burst must pass at the rate.
+    // All but the burst must pass at the rate.
     const double bytes = row.at("bytes_sent");
     const double least = (bytes - static_cast<double>(links[i].burst_bytes())) /
                          links[i].bytes_per_ms();
@@ -167,8 +168,8 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
   }
 }
 
-// A pattern for the ranks of a benchmark of two with that model. The width is
-// no other test's, so that ranks can be found by it.
+// A pattern for the ranks of a benchmark of two with that model. No other test
+// uses the width, so it identifies them.
 std::string ranks_of(const std::string& width) {
   return "'[b]ench-rank --model mlp:" + width + " '";
 }
@@ -182,8 +183,8 @@ std::string wait_for_ranks(const std::string& width) {
 }
 
 TEST(Bench, CongestionControlIsTheOneAskedFor) {
-  // What the connections of a rank say while it runs. Machines allow everybody
-  // their default and reno, so one of these is not among those.
+  // Asks the connections of a rank while it runs. Ordinary users may choose the
+  // machine's default and reno, so at least one of these is another algorithm.
   for (const std::string wanted : {"reno", "cubic", "bbr"}) {
     const auto has = command(
         "grep -w " + wanted +

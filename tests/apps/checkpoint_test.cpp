@@ -1,4 +1,4 @@
-#include "apps/gradwire/checkpoint.h"
+#include "apps/gradwire/train/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -56,7 +56,10 @@ TEST(Checkpoint, RefusedWithNameAndReason) {
   write(file, flipped);
   EXPECT_ERROR(Error, load(), "is damaged", "fingerprint");
   write(file, "PK\x03\x04 some other file");
-  EXPECT_ERROR(Error, load(), "is not a gradwire checkpoint of version 1");
+  EXPECT_ERROR(Error, load(), "is not a gradwire checkpoint of version 2");
+  write(file, "gradwire checkpoint 1\n{}\nPK\x03\x04");
+  EXPECT_ERROR(
+      Error, load(), "is a checkpoint of version 1, expected version 2");
   save_checkpoint(folder.path(), {{{"model", "mlp"}}, 1, "x"});
   EXPECT_ERROR(
       Error, load(), "is of another run: model is 'mlp' there, expected 'cnn'");

@@ -5,15 +5,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/apps/cli.h"
 #include "tests/support/command.h"
 
 namespace gradwire {
 namespace {
 
 using test::command;
+using test::kCli;
 using testing::HasSubstr;
-
-const std::string kCli = GRADWIRE_CLI;
 
 // One clear line and exit code 2.
 void expect_refused(const std::string& arguments, const std::string& part) {
@@ -81,9 +81,26 @@ TEST(Cli, InfoTellsWhatIsThere) {
 }
 
 TEST(Cli, HooksAsTableAndAsJson) {
-  EXPECT_THAT(command(kCli + " hooks").output, HasSubstr("\nallreduce"));
+  const auto table = command(kCli + " hooks").output;
+  EXPECT_THAT(table, HasSubstr("\nallreduce "));
   const auto rows =
       nlohmann::json::parse(command(kCli + " hooks --json").output);
+  for (const auto& row : rows) {
+    // Columns stay apart however long a name is.
+    EXPECT_THAT(
+        table,
+        testing::ContainsRegex(concat(
+            "\n",
+            row.at("name").get<std::string>(),
+            "[^ ]*  +",
+            row.at("summary").get<std::string>(),
+            "\n")));
+    for (const auto& option : row.at("options")) {
+      EXPECT_THAT(
+          table,
+          HasSubstr(concat("  ", option.at("help").get<std::string>(), " (")));
+    }
+  }
   EXPECT_EQ(rows.at(0).at("name"), "allreduce");
   EXPECT_EQ(rows.back().at("name"), "noop");
   EXPECT_EQ(rows.back().at("averages"), false);

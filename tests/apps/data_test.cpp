@@ -1,4 +1,4 @@
-#include "apps/gradwire/data.h"
+#include "apps/gradwire/train/data.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

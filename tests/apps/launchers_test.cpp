@@ -8,17 +8,19 @@
 #include <nlohmann/json.hpp>
 
 #include "gradwire/base/text.h"
+#include "tests/apps/cli.h"
 #include "tests/support/command.h"
 
 namespace gradwire {
 namespace {
 
 using test::command;
+using test::kCli;
 using test::TemporaryFolder;
 
-const std::string kCli = GRADWIRE_CLI;
+// As torchrun, whose script a borrowed Torch does not bring along.
 const std::string kTorchrun =
-    std::string(GRADWIRE_SOURCE) + "/.venv/bin/torchrun";
+    GRADWIRE_SOURCE "/.venv/bin/python -m torch.distributed.run";
 
 constexpr const char* kTrain =
     " train --data synthetic --model mlp:32 --max-steps 10 --json ";

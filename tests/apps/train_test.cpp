@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gradwire/base/text.h"
+#include "tests/apps/cli.h"
 #include "tests/support/command.h"
 
 namespace gradwire {
@@ -14,10 +15,9 @@ namespace {
 
 using nlohmann::json;
 using test::command;
+using test::kCli;
 using test::TemporaryFolder;
 using testing::HasSubstr;
-
-const std::string kCli = GRADWIRE_CLI;
 
 json read_json(const std::string& path) {
   return json::parse(std::ifstream(path));
@@ -179,8 +179,8 @@ TEST(Train, ForeignCheckpointsAreRefused) {
   EXPECT_THAT(refused("--nproc 2"), HasSubstr("checkpoint.gradwire' is trunc"));
 }
 
-// Killed at any moment of a run that does little else than saving, there is
-// always a checkpoint to go on from.
+// A run that does little else than save, killed at any moment, leaves a
+// checkpoint to continue from.
 TEST(Train, KillDuringASaveLosesNothing) {
   const TemporaryFolder folder;
   const std::string arguments = concat(

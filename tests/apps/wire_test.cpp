@@ -1,5 +1,5 @@
 // Bytes are counted, not estimated: what DDP says it sent against what the
-// kernel saw pass, in a network namespace with nobody else in it.
+// kernel saw pass, in a network namespace of their own.
 
 #include <gtest/gtest.h>
 

@@ -2,50 +2,39 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 namespace gradwire {
 namespace {
 
-std::int64_t sum_over_ranks(int world, std::int64_t elems) {
-  std::int64_t sum = 0;
-  for (int rank = 0; rank < world; ++rank) {
-    sum += all_reduce_bytes(rank, world, elems, 4);
-  }
-  return sum;
+TEST(Bytes, AMeterAddsUp) {
+  ByteMeter meter;
+  meter.add({.payload = 10, .metadata = 1});
+  meter.add({.payload = 5});
+  EXPECT_EQ(meter.read(), (Bytes{15, 1}));
+  EXPECT_EQ(meter.read().total(), 16);
 }
 
-// Whatever the rounding to chunks does to single ranks, together they send
-// every element W-1 times in each of the two phases.
-TEST(Bytes, RingAllReduceSumsToTwoTimesWorldMinusOne) {
-  for (const int world : {2, 3, 4, 7, 8, 16}) {
-    for (const std::int64_t elems : {1, 2, 7, 13, 1000, 1 << 20, 6301450}) {
-      EXPECT_EQ(sum_over_ranks(world, elems), 2 * (world - 1) * elems * 4)
-          << world << " ranks, " << elems << " elements";
+TEST(Bytes, ALedgerGetsWhatItsThreadAddsWhileItsScopeLives) {
+  ByteMeter meter;
+  const auto outer = std::make_shared<ByteMeter>();
+  const auto inner = std::make_shared<ByteMeter>();
+  {
+    const ByteScope scope(outer);
+    meter.add({.payload = 1});
+    {
+      const ByteScope nested(inner);
+      EXPECT_EQ(ByteScope::current(), inner);
+      meter.add({.payload = 2});
     }
+    std::thread([&] { meter.add({.payload = 4}); }).join();
+    outer->add({.payload = 8});
   }
-}
-
-TEST(Bytes, RingAllReduceOfEvenChunks) {
-  // 16 elements at W=4: each rank sends three of four chunks, twice.
-  for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(all_reduce_bytes(rank, 4, 16, 4), 2 * 3 * 4 * 4);
-  }
-  EXPECT_EQ(all_reduce_bytes(0, 1, 100, 4), 0);
-  EXPECT_EQ(all_reduce_bytes(0, 4, 0, 4), 0);
-}
-
-TEST(Bytes, BroadcastTreeSendsWorldMinusOneCopies) {
-  for (const int world : {1, 2, 3, 4, 5, 8, 13}) {
-    for (int root = 0; root < world; ++root) {
-      std::int64_t sum = 0;
-      for (int rank = 0; rank < world; ++rank) {
-        sum += broadcast_bytes(rank, world, root, 10);
-      }
-      EXPECT_EQ(sum, (world - 1) * 10);
-    }
-  }
-  // The root of eight has three children, its last child none.
-  EXPECT_EQ(broadcast_bytes(2, 8, 2, 10), 30);
-  EXPECT_EQ(broadcast_bytes(1, 8, 2, 10), 0);
+  meter.add({.payload = 16});
+  EXPECT_EQ(meter.read().payload, 1 + 2 + 4 + 16);
+  EXPECT_EQ(outer->read().payload, 1 + 8);
+  EXPECT_EQ(inner->read().payload, 2);
+  EXPECT_EQ(ByteScope::current(), nullptr);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "gradwire/base/launchers.h"
 #include "tests/support/expect.h"
 
 namespace gradwire {
@@ -23,6 +24,21 @@ TEST(Placement, NoLauncherIsAWorldOfOne) {
   EXPECT_EQ(p.launcher, "none");
   EXPECT_EQ(p.rank, 0);
   EXPECT_EQ(p.world, 1);
+}
+
+// A launcher's own variables are enough, whichever of several it sets.
+TEST(Placement, EveryLauncherIsRecognised) {
+  for (const Launcher& launcher : launchers()) {
+    for (const auto& world : launcher.world) {
+      const Placement p = place({{launcher.rank.front(), "1"}, {world, "3"}});
+      EXPECT_EQ(p.launcher, launcher.name);
+      EXPECT_EQ(p.rank, 1);
+      EXPECT_EQ(p.world, 3);
+      EXPECT_EQ(p.local_rank, 1);
+      EXPECT_EQ(p.local_world, 0);
+    }
+    EXPECT_NE(launcher.meets, "");
+  }
 }
 
 TEST(Placement, Torchrun) {
@@ -119,8 +135,12 @@ TEST(Placement, SlurmNodeLists) {
 }
 
 TEST(Placement, ContradictionsAreErrors) {
-  EXPECT_ERROR(Error, place({{"RANK", "0"}}), "WORLD_SIZE is missing");
-  EXPECT_ERROR(Error, place({{"WORLD_SIZE", "2"}}), "RANK is missing");
+  EXPECT_ERROR(
+      Error, place({{"RANK", "0"}}), "torchrun set RANK but not WORLD_SIZE");
+  EXPECT_ERROR(
+      Error,
+      place({{"WORLD_SIZE", "2"}}),
+      "torchrun set WORLD_SIZE but not RANK");
   EXPECT_ERROR(
       Error,
       place({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),

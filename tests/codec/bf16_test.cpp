@@ -1,13 +1,14 @@
 #include "tests/codec/against_reference.h"
 #include "tests/codec/cast_reference.h"
+#include "tests/codec/golden.h"
 
 namespace gradwire::codec::test {
 namespace {
 
-const CastReference kReference(17, {.mantissa_bits = 7, .bias = 127});
+const CastReference kBf16Reference(17, {.mantissa_bits = 7, .bias = 127});
 
 TEST(Bf16, EqualsReference) {
-  check_against("bf16", kReference);
+  check_against("bf16", kBf16Reference);
 }
 
 // NaN of any payload stays NaN, of the same sign.
@@ -20,7 +21,7 @@ TEST(Bf16, EveryPatternOfTheUpperHalfAndItsNeighbours) {
   }
   const Segments segments =
       make_segments({static_cast<std::int64_t>(values.size())});
-  const Message expected = kReference.encode(segments, values, 0);
+  const Message expected = kBf16Reference.encode(segments, values, 0);
   on_every_target([&] {
     EXPECT_TRUE(
         same_bytes(encode(make_codec("bf16"), segments, values), expected));
@@ -38,6 +39,10 @@ TEST(Bf16, KnownBits) {
   std::vector<std::uint16_t> codes(6);
   std::memcpy(codes.data(), message.data() + 8, 12);
   EXPECT_EQ(codes, expected);
+}
+
+TEST(Bf16, SameBitsOnEveryProcessor) {
+  check_golden("bf16", "5d62108ab975653a");
 }
 
 }  // namespace

@@ -1,22 +1,23 @@
 #include "tests/codec/against_reference.h"
 #include "tests/codec/cast_reference.h"
+#include "tests/codec/golden.h"
 
 namespace gradwire::codec::test {
 namespace {
 
-const CastReference kReference(16, {.mantissa_bits = 10, .bias = 15});
+const CastReference kFp16Reference(16, {.mantissa_bits = 10, .bias = 15});
 
 TEST(Fp16, EqualsReference) {
-  check_against("fp16", kReference);
+  check_against("fp16", kFp16Reference);
 }
 
 TEST(Fp16, EveryHalfDecodesAndEncodesToItself) {
   const Segments segments = make_segments({1 << 16});
   Floats values(1 << 16);
   for (std::uint32_t code = 0; code < values.size(); ++code) {
-    values[code] = kReference.get(code, {});
+    values[code] = kFp16Reference.get(code, {});
   }
-  const Message expected = kReference.encode(segments, values, 0);
+  const Message expected = kFp16Reference.encode(segments, values, 0);
   on_every_target([&] {
     const Codec codec = make_codec("fp16");
     const Message message = encode(codec, segments, values);
@@ -30,8 +31,9 @@ TEST(Fp16, EveryHalfDecodesAndEncodesToItself) {
 TEST(Fp16, RoundsToNearestEvenBetweenAllNeighbours) {
   Floats values;
   for (std::uint32_t code = 0; code < 0x7c00; ++code) {
-    const float low = kReference.get(code, {});
-    const float high = code == 0x7bff ? 65536.0f : kReference.get(code + 1, {});
+    const float low = kFp16Reference.get(code, {});
+    const float high =
+        code == 0x7bff ? 65536.0f : kFp16Reference.get(code + 1, {});
     const float middle = low + (high - low) / 2;
     for (const float v :
          {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, high)}) {
@@ -41,7 +43,7 @@ TEST(Fp16, RoundsToNearestEvenBetweenAllNeighbours) {
   }
   const Segments segments =
       make_segments({static_cast<std::int64_t>(values.size())});
-  const Message expected = kReference.encode(segments, values, 0);
+  const Message expected = kFp16Reference.encode(segments, values, 0);
   on_every_target([&] {
     EXPECT_TRUE(
         same_bytes(encode(make_codec("fp16"), segments, values), expected));
@@ -59,6 +61,10 @@ TEST(Fp16, KnownBits) {
   std::vector<std::uint16_t> codes(8);
   std::memcpy(codes.data(), message.data() + 8, 16);
   EXPECT_EQ(codes, expected);
+}
+
+TEST(Fp16, SameBitsOnEveryProcessor) {
+  check_golden("fp16", "1967d2159fc5655");
 }
 
 }  // namespace

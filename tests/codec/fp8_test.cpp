@@ -1,4 +1,5 @@
 #include "tests/codec/against_reference.h"
+#include "tests/codec/golden.h"
 #include "tests/codec/scale_reference.h"
 #include "tests/codec/small_float.h"
 
@@ -118,6 +119,14 @@ TEST(Fp8, KnownBytes) {
       make_codec("fp8:format=e5m2"), segments, {57344, -1, 0x1p-16f, 0x1p-17f});
   EXPECT_TRUE(same_bytes(
       e5m2, {'g', 'w', 80, 1, 4, 0, 0, 0, 0, 0, 0x80, 0x3f, 0x7b, 0xbc, 1, 0}));
+}
+
+TEST(Fp8, SameBitsOnEveryProcessor) {
+  check_golden("fp8", "b70bcc1b31c70d3b");
+  check_golden("fp8:rounding=stochastic", "caabb6fe8e017d2d");
+  check_golden("fp8:format=e5m2", "38b642d220fcd78b");
+  check_golden("fp8:format=e5m2,rounding=stochastic", "3741f0929c28ee5e");
+  check_golden("fp8:block=tensor", "6f5cd41c55a0cb6c");
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "tests/codec/golden.h"
 #include "tests/codec/integer_cases.h"
 
 namespace gradwire::codec::test {
@@ -33,6 +34,14 @@ TEST(Int4, KnownBytes) {
 
 TEST(Int4, HalfAStepAtMost) {
   check_half_a_step_at_most(4);
+}
+
+TEST(Int4, SameBitsOnEveryProcessor) {
+  check_golden("int4", "498cf026c9e8ec6c");
+  check_golden("int4:rounding=stochastic", "e7e8754b9789099");
+  check_golden("int4:scheme=affine", "a6b062cb9f7c80dd");
+  check_golden("int4:scheme=affine,rounding=stochastic", "eb1ece6722167e62");
+  check_golden("int4:block=tensor", "3c7735a9317d4881");
 }
 
 }  // namespace

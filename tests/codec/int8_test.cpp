@@ -1,3 +1,4 @@
+#include "tests/codec/golden.h"
 #include "tests/codec/integer_cases.h"
 
 namespace gradwire::codec::test {
@@ -32,6 +33,14 @@ TEST(Int8, KnownBytes) {
 
 TEST(Int8, HalfAStepAtMost) {
   check_half_a_step_at_most(8);
+}
+
+TEST(Int8, SameBitsOnEveryProcessor) {
+  check_golden("int8", "e2333bb64170bd5b");
+  check_golden("int8:rounding=stochastic", "e04ca7ac430b3c28");
+  check_golden("int8:scheme=affine", "59f4670013261c1e");
+  check_golden("int8:scheme=affine,rounding=stochastic", "3ef3f5c61fe7b9e8");
+  check_golden("int8:block=tensor", "d92f172b80f2e03b");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace gradwire::codec::test {
 namespace {
 
 constexpr std::size_t kBlock = 64;
-constexpr std::size_t kElems = 10 * kBlock + 7;
+constexpr std::size_t kNonFiniteElems = 10 * kBlock + 7;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -32,21 +32,21 @@ void expect_finite_elsewhere(
 }
 
 TEST(NonFinite, StaysInItsBlock) {
-  const Segments segments = make_segments({kElems});
+  const Segments segments = make_segments({kNonFiniteElems});
   for (const std::string& variant : all_variants()) {
     const std::string spec = with_block(variant, "64");
     SCOPED_TRACE(spec);
     on_every_target([&] {
       const Codec codec = make_codec(spec);
       for (const std::size_t bad :
-           {std::size_t{0}, 5 * kBlock + 63, kElems - 1}) {
+           {std::size_t{0}, 5 * kBlock + 63, kNonFiniteElems - 1}) {
         for (const float v : bad_values()) {
-          Floats values = make_values(Kind::kNormal, kElems, 4);
+          Floats values = make_values(Kind::kNormal, kNonFiniteElems, 4);
           const Message good = encode(codec, segments, values);
           values[bad] = v;
           const Message message = encode(codec, segments, values);
           const std::vector<Codec::ConstBytes> both{message, good};
-          Floats decoded(kElems);
+          Floats decoded(kNonFiniteElems);
           ASSERT_FALSE(codec.decode(segments, {&both[0], 1}, decoded.data()));
           expect_finite_elsewhere(codec, decoded, bad);
           ASSERT_TRUE(codec.decode(segments, {&both[1], 1}, decoded.data()));
@@ -83,26 +83,26 @@ TEST(NonFinite, OneScaleSpoilsTheMessage) {
 // One bad step must not stay in the memory of all later ones: where nothing
 // finite was sent, the old residual is kept.
 TEST(NonFinite, ResidualsStayFinite) {
-  const Segments segments = make_segments({kElems});
+  const Segments segments = make_segments({kNonFiniteElems});
   for (const std::string& variant : all_variants()) {
     const std::string spec = with_block(variant, "64");
     SCOPED_TRACE(spec);
     on_every_target([&] {
       const Codec codec = make_codec(spec);
-      const std::size_t bad = kElems - 2;
+      const std::size_t bad = kNonFiniteElems - 2;
       for (const float v : bad_values()) {
-        Floats values = make_values(Kind::kNormal, kElems, 4);
+        Floats values = make_values(Kind::kNormal, kNonFiniteElems, 4);
         values[bad] = v;
-        const Floats old = make_values(Kind::kNormal, kElems, 5);
+        const Floats old = make_values(Kind::kNormal, kNonFiniteElems, 5);
         Message message(codec.message_bytes(segments));
-        Floats next(kElems);
+        Floats next(kNonFiniteElems);
         codec.encode(
             segments, values.data(), message, {old.data(), next.data()});
         Floats reduced = old;
         const Codec::ConstBytes bytes(message);
         Message out(message.size());
         codec.reduce(segments, {&bytes, 1}, 1, out, reduced.data());
-        for (std::size_t i = 0; i < kElems; ++i) {
+        for (std::size_t i = 0; i < kNonFiniteElems; ++i) {
           ASSERT_TRUE(std::isfinite(next[i])) << i;
           ASSERT_TRUE(std::isfinite(reduced[i])) << i;
           if (!expect_finite(codec, i, bad)) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "gradwire/comm/group_impl.h"
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
 
@@ -69,6 +70,50 @@ TEST(Agreement, ARankThatDoesNotComeIsNamed) {
         }
       },
       {.timeout = std::chrono::seconds(1)});
+}
+
+TEST(Agreement, SharedIsWhatRankZeroHas) {
+  run_threads(3, [](const Group& group) {
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(
+          share(group, "number", concat(10 * i + group.rank())),
+          concat(10 * i));
+    }
+  });
+}
+
+// What a peer has written may be anything.
+TEST(Agreement, ADamagedTextOfAPeerIsAnErrorAndNoMore) {
+  run_threads(2, [](const Group& group) {
+    if (group.rank() == 0) {
+      EXPECT_ERROR(
+          Error,
+          agree(group, "thing", {{"hook", "int8"}}),
+          "ranks do not agree on thing: ",
+          "has hook where rank 1 has (nothing)");
+    } else {
+      auto& store = *group.impl().store;
+      store.set("agree/0/1/text", std::string("the call\x1fthing\x1f"));
+      store.set("agree/0/1/print", std::string("1"));
+      store.set("agree/0/1/left", std::string());
+    }
+  });
+}
+
+TEST(Agreement, ATextWithoutAnEndIsReadToItsEnd) {
+  run_threads(2, [](const Group& group) {
+    if (group.rank() == 0) {
+      EXPECT_ERROR(
+          Error,
+          agree(group, "thing", {}),
+          "the call is 'thing' on rank 0 but 'thin' on rank 1");
+    } else {
+      auto& store = *group.impl().store;
+      store.set("agree/0/1/text", std::string("the call\x1fthin"));
+      store.set("agree/0/1/print", std::string("1"));
+      store.set("agree/0/1/left", std::string());
+    }
+  });
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
+
 #include "gradwire/base/error.h"
+#include "gradwire/comm/exchanges.h"
+#include "tests/support/allocations.h"
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -136,6 +140,18 @@ TEST(Compressed, BytesDoNotGrowWithTheWorld) {
   }
 }
 
+// A chunk of one block has one owner; the next one has another.
+TEST(Compressed, FewBlocksAreSharedOverChunks) {
+  constexpr std::int64_t kElems = 4 << 20;
+  run_threads(4, [&](const Group& group) {
+    const auto before = group.bytes_sent();
+    compressed_all_reduce(group, torch::ones({kElems}), "int8:block=1048576")
+        .wait();
+    const auto sent = group.bytes_sent() - before;
+    EXPECT_LT(static_cast<double>(sent.total()), 1.01 * 2 * 3 / 4 * kElems);
+  });
+}
+
 TEST(Compressed, ErrorIsFlatInTheWorldAndNearOneQuantisation) {
   constexpr std::int64_t kElems = 1 << 18;
   const auto normal = [](int rank) { return random_tensor({kElems}, rank); };
@@ -217,6 +233,134 @@ TEST(Compressed, BadInputIsRefused) {
   });
 }
 
+// A callback runs on the thread that the call in it needs.
+TEST(Compressed, WaitingInACallbackIsAnError) {
+  std::promise<void> attached;
+  run_threads(2, [&](const Group& group) {
+    const auto first = torch::ones({10});
+    const auto second = torch::ones({10});
+    compressed_all_reduce(group, torch::ones({1}), "fp16").wait();
+    if (group.rank() == 1) {
+      attached.get_future().wait();
+      compressed_all_reduce(group, first, "fp16").wait();
+      compressed_all_reduce(group, second, "fp16").wait();
+      return;
+    }
+    Future result = compressed_all_reduce(group, first, "fp16");
+    Future inner;
+    result = result.then([&](const at::Tensor& sum) {
+      inner = compressed_all_reduce(group, second, "fp16");
+      inner.wait();
+      return sum;
+    });
+    attached.set_value();
+    EXPECT_ERROR(Error, result.wait(), "[gradwire.comm] a callback", "then()");
+    // Nothing is lost.
+    EXPECT_EQ(inner.wait()[0].item<float>(), 2);
+  });
+}
+
+TEST(Compressed, TensorsAreLetGo) {
+  run_threads(3, [](const Group& group) {
+    for (const auto type : {torch::kFloat, torch::kHalf}) {
+      auto tensor = torch::ones({1000}, type);
+      compressed_all_reduce(group, tensor, "int8").wait();
+      // Whoever completed the first call is done with it when the second ends.
+      compressed_all_reduce(group, torch::ones({10}), "int8").wait();
+      EXPECT_EQ(tensor.use_count(), 1u);
+      EXPECT_EQ(tensor.storage().use_count(), 1u);
+    }
+  });
+}
+
+// Of more sizes than one keeps apart by heart.
+TEST(Compressed, SizesInRotationArePlannedOnce) {
+  run_threads(2, [](const Group& group) {
+    std::vector<at::Tensor> tensors;
+    for (std::int64_t i = 0; i < 20; ++i) {
+      tensors.push_back(torch::ones({(1 << 20) + i}));
+    }
+    const auto round = [&] {
+      for (const auto& tensor : tensors) {
+        compressed_all_reduce(group, tensor, "int8", Reduction::kAverage)
+            .wait();
+      }
+    };
+    EXPECT_GE(test::large_allocations_of(round), 20);
+    EXPECT_EQ(test::large_allocations_of(round), 0);
+  });
+}
+
+TEST(Compressed, BuffersThatAreNotInUseAreBounded) {
+  run_threads(2, [](const Group& group) {
+    constexpr std::int64_t kElems = 1 << 20;
+    const auto codec =
+        std::make_shared<const codec::Codec>(codec::make_codec("int8"));
+    // One exchange has two buffers of one such message each.
+    Exchanges exchanges(group, 5 * kElems);
+    Lane lane(group, "test", exchange_phases(2));
+    const auto allocations = [&](std::int64_t more) {
+      const auto tensor = torch::ones({kElems + more});
+      return test::large_allocations_of([&] {
+        exchanges
+            .start(lane, {codec, {{kElems + more, 0, 0}}}, {.values = tensor})
+            .wait();
+      });
+    };
+    EXPECT_GT(allocations(0), 0);
+    EXPECT_GT(allocations(1), 0);
+    EXPECT_EQ(allocations(0), 0);
+    // Takes the place of the one that was not used for longest.
+    EXPECT_GT(allocations(2), 0);
+    EXPECT_EQ(allocations(0), 0);
+    EXPECT_GT(allocations(1), 0);
+  });
+}
+
+// Ranks say what they ask for before they send: messages would be of sizes that
+// others do not expect.
+TEST(Compressed, RanksThatAskForDifferentThingsAreToldSo) {
+  struct Row {
+    const char* codec;
+    std::int64_t elems;
+    Reduction reduction;
+    const char* text;
+  };
+  constexpr std::int64_t kLarge = 3 << 20;
+  const std::vector<Row> rows{
+      {"int8", 1001, Reduction::kSum, "int8 of 1001 elements"},
+      {"int8", 999, Reduction::kSum, "int8 of 999 elements"},
+      {"fp8", 1000, Reduction::kSum, "fp8 of 1000 elements"},
+      {"int8:block=256", 1000, Reduction::kSum, "int8:block=256 of 1000"},
+      {"int8:scheme=affine", 1000, Reduction::kSum, "scheme=affine of 1000"},
+      {"int8", 1000, Reduction::kAverage, "1000 elements, averaged"},
+      {"int8", kLarge, Reduction::kSum, "int8 of 3145728 elements"}};
+  for (const int world : {2, 3}) {
+    run_threads(world, [&](const Group& group) {
+      for (const Row& row : rows) {
+        const bool odd = group.rank() == world - 1;
+        const auto mine = torch::ones({odd ? row.elems : 1000});
+        const Future result = compressed_all_reduce(
+            group,
+            mine,
+            odd ? row.codec : "int8:block=512",
+            odd ? row.reduction : Reduction::kSum);
+        EXPECT_ERROR(
+            Error,
+            result.wait(),
+            "rank 0 asks for 'int8 of 1000 elements'",
+            concat("rank ", world - 1, " for '"),
+            row.text);
+        EXPECT_TRUE(torch::equal(mine, torch::ones(mine.sizes())));
+      }
+      // Nothing is lost.
+      const auto sum = torch::ones({1000});
+      compressed_all_reduce(group, sum, "int8").wait();
+      EXPECT_EQ(sum[999].item<float>(), world);
+    });
+  }
+}
+
 TEST(Compressed, APeerThatLeavesIsNamed) {
   run_threads(
       3,
@@ -231,7 +375,7 @@ TEST(Compressed, APeerThatLeavesIsNamed) {
             CommError,
             compressed_all_reduce(group, tensor, "int8").wait(),
             concat("rank ", group.rank()),
-            "(phase all-");
+            "phase all-");
         EXPECT_THROW(
             compressed_all_reduce(group, tensor, "int8").wait(), CommError);
       },

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <filesystem>
 #include <thread>
 
 #include "gradwire/launch/spawn.h"
 #include "tests/support/expect.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire {
@@ -136,6 +138,95 @@ TEST(Init, DifferentWorldsAreAnErrorOnEveryRank) {
   for (auto& rank : ranks) {
     rank.join();
   }
+}
+
+// A peer of another version, which is played by what it says in the store.
+TEST(Init, DifferentVersionsAreAnError) {
+  const int port = launch::free_port();
+  std::thread peer([&] {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(port);
+    const auto tcp = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    c10d::Store& store = *tcp;
+    const std::string end(1, '\x1f');
+    store.set(
+        "gradwire/1/init/1/text",
+        "the call" + end + "init" + end + "version of gradwire" + end + "0.0" +
+            end);
+    store.set("gradwire/1/init/1/print", std::string("1"));
+    store.wait({"gradwire/1/init/0/left"});
+    store.set("gradwire/1/init/1/left", std::string());
+  });
+  EXPECT_ERROR(
+      Error,
+      init(
+          {.rank = 0,
+           .world = 2,
+           .host = "127.0.0.1",
+           .port = port,
+           .timeout = seconds(20)}),
+      "ranks do not agree on init: version of gradwire is '",
+      "' on rank 0 but '0.0' on rank 1");
+  peer.join();
+}
+
+#ifdef GRADWIRE_TEST_NO_THREADS
+TEST(Init, AThreadThatCannotBeStartedIsAnError) {
+  const test::NoThreads no_threads;
+  EXPECT_ERROR(
+      Error,
+      init(
+          {.rank = 0,
+           .world = 1,
+           .host = "127.0.0.1",
+           .port = launch::free_port()}),
+      "no thread for the store could be started");
+}
+
+// In a process that has not used it yet.
+TEST(InitProcesses, TransportLocalWithoutAThreadIsAnError) {
+  test::run_processes(1, [](const Group&) {
+    const test::NoThreads no_threads;
+    EXPECT_ERROR(
+        Error,
+        init({.rank = 0, .world = 1, .transport = "local"}),
+        "no thread to look at timeouts could be started");
+  });
+}
+#endif
+
+TEST(Init, AnUnknownTransportIsRefused) {
+  EXPECT_ERROR(
+      Error,
+      init({.transport = "locale"}),
+      "there is no transport 'locale', expected one of gloo, local",
+      "did you mean 'local'?");
+}
+
+TEST(Init, TransportLocalIsForThreadsOfOneProcess) {
+  const int port = launch::free_port();
+  meet(4, [&](int) {
+    return InitOptions{.host = "127.0.0.1", .port = port, .transport = "local"};
+  });
+}
+
+TEST(InitProcesses, TransportLocalIsRefusedAmongProcesses) {
+  test::run_processes(2, [](const Group& harness) {
+    auto port = torch::tensor({harness.rank() == 0 ? launch::free_port() : 0});
+    harness.broadcast(port).wait();
+    const auto meet = [&] {
+      return init(
+          {.rank = harness.rank(),
+           .world = 2,
+           .host = "127.0.0.1",
+           .port = port.item<int>(),
+           .timeout = seconds(20),
+           .transport = "local"});
+    };
+    EXPECT_ERROR(
+        Error, meet(), "ranks do not agree on init: process of the ranks is");
+    harness.barrier().wait();
+  });
 }
 
 TEST(InitProcesses, UnderstandsTheEnvironment) {

@@ -203,7 +203,8 @@ TEST(DdpErrors, AHookThatThrowsSurfacesInBackwardAndTrainingGoesOn) {
         step(),
         "bad mood",
         "hook custom",
-        concat("rank ", group.rank(), ", bucket 0"));
+        concat("rank ", group.rank()),
+        "bucket 0");
     step();
     EXPECT_EQ(net->weight.grad()[0][0].item<float>(), 0.5);
     calls = 1;

@@ -238,7 +238,7 @@ TEST(DdpFeatures, SparseEmbeddingGradients) {
         sgd.step();
       }
       EXPECT_TRUE(test::same_on_all_ranks(group, net->embed->weight));
-      EXPECT_GT(ddp->stats().sent_last_step.metadata, 0);
+      EXPECT_GT(ddp->stats().last.sent.metadata, 0);
     });
   }
 }
@@ -272,6 +272,27 @@ TEST(DdpFeatures, NothingGradientSizedIsAllocatedAfterWarmUp) {
       });
     }
   }
+}
+
+// A module may return a parameter itself. A leaf keeps what is hung on it.
+TEST(DdpFeatures, LeavesAsOutputsCollectNothing) {
+  struct Net : torch::nn::Module {
+    Net() {
+      w = register_parameter("w", torch::ones({4}));
+    }
+    at::Tensor forward() {
+      return w;
+    }
+    at::Tensor w;
+  };
+  test::run_threads(2, [](const Group& group) {
+    auto ddp = DistributedDataParallel(std::make_shared<Net>(), group);
+    for (int i = 0; i < 3; ++i) {
+      ddp->forward().sum().backward();
+    }
+    EXPECT_EQ(torch::autograd::impl::hooks(ddp->module()->w).size(), 0u);
+    EXPECT_GT(times_of(ddp->stats().last).backward_ms, 0);
+  });
 }
 
 }  // namespace

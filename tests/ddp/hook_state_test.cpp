@@ -10,6 +10,7 @@
 #include "tests/support/command.h"
 #include "tests/support/expect.h"
 #include "tests/support/gradients.h"
+#include "tests/support/hostile_archive.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire {
@@ -70,6 +71,76 @@ TEST(HookState, ResumingIsBitIdentical) {
       }
     });
   }
+}
+
+// Saved after the first step, when all parameters are in one bucket still.
+TEST(HookState, SavedBeforeBucketsAreRebuilt) {
+  const TemporaryFolder folder;
+  run_threads(3, [&](const Group& group) {
+    const Sizes sizes(8, 3000);
+    auto ddp = make(group, "int8", sizes);
+    step(ddp, 0, group.rank());
+    ddp->save_hook_state(folder.path());
+    const auto expected = step(ddp, 1, group.rank());
+    step(ddp, 2, group.rank());
+    ddp->load_hook_state(folder.path());
+    EXPECT_TRUE(same_bits(step(ddp, 1, group.rank()), expected));
+    auto resumed = make(group, "int8", sizes);
+    resumed->load_hook_state(folder.path());
+    EXPECT_TRUE(same_bits(step(resumed, 1, group.rank()), expected));
+  });
+}
+
+// The Reducer remembers which parameters its own buckets had.
+TEST(HookState, ADdpWithOtherBucketsTakesThoseOfTheSave) {
+  const TemporaryFolder folder;
+  save(2, "int8", folder.path());
+  run_threads(2, [&](const Group& group) {
+    auto saved = make(group, "int8");
+    saved->load_hook_state(folder.path());
+    auto other = DistributedDataParallel(
+        std::make_shared<GivenGradients>(kSizes), group, {.hook = "int8"});
+    for (int i = 0; i < 3; ++i) {
+      step(other, i, group.rank());
+    }
+    other->load_hook_state(folder.path());
+    for (int i = 3; i < 6; ++i) {
+      const auto expected = step(saved, i, group.rank());
+      EXPECT_TRUE(same_bits(step(other, i, group.rank()), expected)) << i;
+    }
+  });
+}
+
+TEST(HookState, OfComplexParameters) {
+  struct Net : torch::nn::Module {
+    Net() {
+      w = register_parameter("w", torch::ones({300}, torch::kComplexFloat));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      return torch::real(w * x).sum();
+    }
+    at::Tensor w;
+  };
+  const TemporaryFolder folder;
+  run_threads(2, [&](const Group& group) {
+    const auto gradient = [&](auto& ddp, int i) {
+      ddp->zero_grad();
+      ddp->forward(torch::complex(
+                       test::random_tensor({300}, 2 * i + group.rank()),
+                       test::random_tensor({300}, 70 + 2 * i + group.rank())))
+          .backward();
+      return torch::view_as_real(ddp->parameters()[0].grad()).clone();
+    };
+    auto ddp = DistributedDataParallel(
+        std::make_shared<Net>(), group, {.hook = "int4"});
+    gradient(ddp, 0);
+    ddp->save_hook_state(folder.path());
+    auto resumed = DistributedDataParallel(
+        std::make_shared<Net>(), group, {.hook = "int4"});
+    resumed->load_hook_state(folder.path());
+    const auto expected = gradient(ddp, 1);
+    EXPECT_TRUE(same_bits(gradient(resumed, 1), expected));
+  });
 }
 
 TEST(HookState, AnotherWorldInheritsTheSum) {
@@ -188,6 +259,22 @@ TEST(HookState, DamagedAndMixedFilesAreRefused) {
         "hook-state.rank1' is damaged");
     // Nothing was lost: the DDP goes on.
     step(ddp, 0, group.rank());
+  });
+}
+
+// Whatever such an archive says is done while it is loaded.
+TEST(HookState, ArchivesOfTorchScriptAreRefused) {
+  const TemporaryFolder folder;
+  const std::string made = folder / "made";
+  std::ofstream(folder / "hook-state.rank0") << test::archive_that_makes(made);
+  run_threads(1, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    EXPECT_ERROR(
+        Error,
+        ddp->load_hook_state(folder.path()),
+        "hook-state.rank0' is a zip archive",
+        "version 2");
+    EXPECT_FALSE(std::filesystem::exists(made));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "gradwire/ddp/ddp.h"
+#include "gradwire/hook/registry.h"
 #include "tests/support/expect.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -95,6 +96,76 @@ TEST(HookSwap, RanksMustAgree) {
     EXPECT_ERROR(Error, ddp->set_hook("nope"), "unknown hook 'nope'");
     EXPECT_EQ(ddp->hook(), "none");
     EXPECT_EQ(gradient_of_step(ddp, group), 0.5f);
+  });
+}
+
+// What a hook remembers belongs to one DDP.
+TEST(HookSwap, AnObjectServesOneDdp) {
+  run_threads(2, [](const Group& group) {
+    const std::shared_ptr<Hook> hook = make_hook("int8", group);
+    auto first = std::make_unique<DistributedDataParallel<torch::nn::Linear>>(
+        torch::nn::Linear(2, 2),
+        group,
+        DistributedDataParallelOptions{.hook = hook});
+    const auto second = [&] {
+      return DistributedDataParallel(
+          torch::nn::Linear(2, 2), group, {.hook = hook});
+    };
+    EXPECT_ERROR(Error, second(), "serves another DDP already");
+    auto other = DistributedDataParallel(torch::nn::Linear(2, 2), group);
+    EXPECT_ERROR(Error, other->set_hook(hook), "serves another DDP already");
+    (*first)->set_hook(hook);
+    first.reset();
+    other->set_hook(hook);
+    EXPECT_NEAR(gradient_of_step(other, group), 0.5f, 0.01f);
+  });
+}
+
+// What the hook before still owed is sent by the one that follows it, if it
+// sends such things at all.
+TEST(HookSwap, WhatIsOwedIsHandedOn) {
+  struct Net : torch::nn::Module {
+    Net() {
+      // Not in the order of memory.
+      w = register_parameter(
+          "w",
+          torch::zeros({16, 4, 5, 5})
+              .contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      return (w * x).sum();
+    }
+    at::Tensor w;
+  };
+  run_threads(2, [](const Group& group) {
+    const auto mine = test::random_tensor({16, 4, 5, 5}, group.rank());
+    const auto exact = test::exact_mean(group, mine);
+    for (const std::string next :
+         {"allreduce",
+          "int8",
+          "powersgd:rank=4,start=0",
+          "powersgd:rank=9,start=0"}) {
+      for (const std::string first : {"int4", "powersgd:rank=2,start=0"}) {
+        auto ddp = DistributedDataParallel(
+            std::make_shared<Net>(), group, {.hook = first});
+        at::Tensor sent = torch::zeros_like(mine);
+        const auto step = [&](const at::Tensor& x) {
+          ddp->zero_grad();
+          ddp->forward(x).backward();
+          sent += ddp->parameters()[0].grad();
+        };
+        step(mine);
+        const double lost = (sent - exact).norm().item<double>();
+        ddp->set_hook(next);
+        step(torch::zeros_like(mine));
+        const double left = (sent - exact).norm().item<double>();
+        if (next == "allreduce") {
+          EXPECT_EQ(left, lost) << first;
+        } else {
+          EXPECT_LT(left, 0.9 * lost) << first << " then " << next;
+        }
+      }
+    }
   });
 }
 

@@ -252,13 +252,13 @@ TEST(Join, StepsOfOthersAreNotCountedAsOnesOwn) {
   run_threads(2, [](const Group& group) {
     const Ddp ddp(make_net(7), group);
     train(ddp, group, {3, 3});
-    const auto before = ddp->stats().sent_last_step.total();
+    const auto before = ddp->stats().last.sent.total();
     {
       const Join join(ddp);
       train(ddp, group, {0, 3});
     }
     train(ddp, group, {1, 1});
-    EXPECT_EQ(ddp->stats().sent_last_step.total(), before);
+    EXPECT_EQ(ddp->stats().last.sent.total(), before);
   });
 }
 

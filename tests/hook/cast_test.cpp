@@ -30,7 +30,7 @@ std::pair<at::Tensor, std::int64_t> one_step(
     EXPECT_EQ(ddp->parameters()[0].grad().scalar_type(), torch::kFloat);
     if (group.rank() == 0) {
       result = ddp->parameters()[0].grad();
-      sent = ddp->stats().sent_last_step.total();
+      sent = ddp->stats().last.sent.total();
     }
   });
   return {result, sent};
@@ -68,6 +68,72 @@ TEST(CastHooks, WrapOtherHooks) {
   const auto [quantised, sent] = one_step("bf16(int8)", random);
   EXPECT_TRUE(torch::allclose(quantised, exact, 0, 0.1));
   EXPECT_LT(static_cast<double>(sent), 0.26 * plain_bytes);
+}
+
+// A parameter that only others used has its gradient from the result: in the
+// parameter's type, so that more can be added to it.
+TEST(CastHooks, GradientsOfUnusedParametersHaveTheirType) {
+  for (const std::string hook : {"fp16(int8)", "bf16(allreduce)"}) {
+    run_threads(2, [&](const Group& group) {
+      struct Net : torch::nn::Module {
+        Net() {
+          for (int i = 0; i < 3; ++i) {
+            parts.push_back(
+                register_module(concat(i), torch::nn::Linear(16, 16)));
+          }
+        }
+        at::Tensor forward(const at::Tensor& x, int which) {
+          return parts.at(which)->forward(x);
+        }
+        std::vector<torch::nn::Linear> parts;
+      };
+      auto ddp = DistributedDataParallel(
+          std::make_shared<Net>(),
+          group,
+          {.hook = hook, .find_unused_parameters = true});
+      for (int step = 0; step < 4; ++step) {
+        ddp->forward(torch::ones({2, 16}), (group.rank() + step) % 3)
+            .sum()
+            .backward();
+        for (const auto& parameter : ddp->parameters()) {
+          if (parameter.grad().defined()) {
+            EXPECT_EQ(parameter.grad().scalar_type(), torch::kFloat) << hook;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(CastHooks, ComplexParametersUnderPowerSgd) {
+  struct Net : torch::nn::Module {
+    Net() {
+      w = register_parameter("w", torch::zeros({20, 30}, torch::kComplexFloat));
+      v = register_parameter("v", torch::zeros({40, 30}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      return torch::real(w * x).sum() + v.sum();
+    }
+    at::Tensor w;
+    at::Tensor v;
+  };
+  run_threads(2, [](const Group& group) {
+    const auto mine = torch::complex(
+        test::random_tensor({20, 30}, group.rank()),
+        test::random_tensor({20, 30}, 5 + group.rank()));
+    for (const std::string hook : {"none", "bf16(powersgd:rank=2,start=0)"}) {
+      auto ddp = DistributedDataParallel(
+          std::make_shared<Net>(), group, {.hook = hook});
+      ddp->forward(mine).backward();
+      const auto exact = test::exact_mean(group, torch::view_as_real(mine));
+      EXPECT_TRUE(torch::allclose(
+          torch::view_as_real(ddp->module()->w.grad().conj().resolve_conj()),
+          exact,
+          0,
+          0.02))
+          << hook;
+    }
+  });
 }
 
 TEST(CastHooks, AWrapperHasNoOptionsOfItsOwn) {

@@ -123,9 +123,7 @@ TEST(CompressedHooks, SmallBucketsMayGoUncompressed) {
     const auto exact = test::exact_mean(group, mine[0]);
     EXPECT_TRUE(
         torch::allclose(ddp->parameters()[0].grad(), exact, 1e-5, 1e-6));
-    EXPECT_EQ(
-        ddp->stats().sent_last_step.payload,
-        all_reduce_bytes(group.rank(), 3, 900, 4));
+    EXPECT_EQ(ddp->stats().last.sent.payload, group.all_reduce_bytes(900, 4));
   });
 }
 
@@ -194,17 +192,17 @@ TEST(CompressedHooks, BytesAreToldApartByBucketAndHook) {
       }
     }
     const Stats stats = ddp->stats();
-    ASSERT_EQ(stats.bucket_sent.size(), stats.bucket_bytes.size());
+    ASSERT_EQ(stats.last.buckets.size(), stats.bucket_bytes.size());
     Bytes sum;
-    for (std::size_t i = 0; i < stats.bucket_sent.size(); ++i) {
-      sum = sum + stats.bucket_sent[i];
+    for (std::size_t i = 0; i < stats.last.buckets.size(); ++i) {
+      sum = sum + stats.last.buckets[i].sent;
       const double elems = static_cast<double>(stats.bucket_bytes[i]) / 4;
       EXPECT_NEAR(
-          static_cast<double>(stats.bucket_sent[i].payload),
+          static_cast<double>(stats.last.buckets[i].sent.payload),
           2.0 * 2 / 3 * elems,
           3000);
     }
-    EXPECT_EQ(sum, stats.sent_last_step);
+    EXPECT_EQ(sum, stats.last.sent);
     ASSERT_EQ(stats.sent_by_hook.size(), 2u);
     EXPECT_EQ(stats.sent_by_hook[0].hook, "int8");
     EXPECT_EQ(stats.sent_by_hook[0].steps, 4);
@@ -215,7 +213,7 @@ TEST(CompressedHooks, BytesAreToldApartByBucketAndHook) {
         1.0,
         0.01);
     EXPECT_NEAR(
-        static_cast<double>(stats.sent_last_step.total()) /
+        static_cast<double>(stats.last.sent.total()) /
             static_cast<double>(stats.plain_bytes),
         0.253,
         0.003);
@@ -240,7 +238,7 @@ TEST(CompressedHooks, APeerThatLeavesIsNamedInBackward) {
             loss.backward(),
             concat("rank ", group.rank()),
             "bucket ",
-            "(phase all-");
+            "phase all-");
         // It is known at once that there is no going on.
         EXPECT_ERROR(
             CommError, ddp->forward(net->random(3)), "rebuild the group");

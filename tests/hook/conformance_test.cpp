@@ -8,6 +8,7 @@
 #include "gradwire/ddp/ddp.h"
 #include "gradwire/hook/registry.h"
 #include "tests/support/expect.h"
+#include "tests/support/hook_step.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
 
@@ -46,6 +47,7 @@ at::Tensor as_matrix(const at::Tensor& flat) {
 std::vector<at::Tensor> reduce(
     Hook& hook, const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> results;
+  const test::HookStep step(hook);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     // Another size is another parameter.
     const auto name = concat("p", i, "of", gradients[i].numel());
@@ -275,10 +277,10 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << c.info.name << " on " << c.world;
 }
 
-std::vector<Case> cases() {
+std::vector<Case> cases(const std::vector<int>& worlds = {1, 2, 3, 4}) {
   std::vector<Case> result;
   for (const auto& info : hooks()) {
-    for (const int world : {1, 2, 3, 4}) {
+    for (const int world : worlds) {
       if (info.wraps != HookInfo::Wraps::kAlways) {
         result.push_back({info, world});
       }
@@ -293,22 +295,45 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 class Conformance : public testing::TestWithParam<Case> {
  public:
-  static void run_all(test::Runner run) {
+  static void run_all(test::Runner run, const test::RankOptions& options = {}) {
     const Case& c = GetParam();
-    run(c.world,
+    run(
+        c.world,
         [&](const Group& group) {
           for (const auto& [name, check] : kChecks) {
             const testing::ScopedTrace trace(__FILE__, __LINE__, name);
             check(c.info, group);
           }
         },
-        {});
+        options);
   }
 };
 INSTANTIATE_TEST_SUITE_P(
     Hooks, Conformance, testing::ValuesIn(cases()), case_name);
 TEST_P(Conformance, OnThreads) {
   run_all(test::run_threads);
+}
+
+// Ranks of one process without sockets: the same checks, and more ranks than
+// sockets would allow.
+std::vector<int> local_worlds() {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return {2, 4};
+#else
+  return {2, 8, 64};
+#endif
+}
+
+class ConformanceLocal : public Conformance {};
+INSTANTIATE_TEST_SUITE_P(
+    Hooks,
+    ConformanceLocal,
+    testing::ValuesIn(cases(local_worlds())),
+    case_name);
+TEST_P(ConformanceLocal, OnThreads) {
+  run_all(
+      test::run_threads,
+      {.timeout = std::chrono::seconds(120), .transport = "local"});
 }
 
 class ConformanceProcesses : public Conformance {};

@@ -11,6 +11,7 @@
 #include "gradwire/base/text.h"
 #include "gradwire/hook/hook.h"
 #include "tests/hook/model_shapes.h"
+#include "tests/support/hook_step.h"
 #include "tests/support/tensors.h"
 
 namespace gradwire::test {
@@ -86,6 +87,7 @@ inline std::vector<at::Tensor> reduce(
     Hook& hook, const NamedGradients& gradients, std::size_t a_bucket = 4) {
   std::vector<Bucket> buckets;
   std::vector<Future> futures;
+  const HookStep step(hook);
   for (std::size_t begin = 0; begin < gradients.size(); begin += a_bucket) {
     const auto end = std::min(begin + a_bucket, gradients.size());
     std::vector<at::Tensor> flat;

@@ -299,7 +299,10 @@ TEST(PowerSgd, StridesAreTheParameters) {
           Parameter{"w", torch::zeros_like(last)});
       Bucket bucket(
           0, true, last.permute({0, 2, 3, 1}).reshape({-1}), {parameter});
-      strided->reduce(bucket).wait();
+      {
+        const test::HookStep step(*strided);
+        strided->reduce(bucket).wait();
+      }
       EXPECT_LE(
           (bucket.gradient(0) - expected).abs().max().item<float>(), 1e-5);
     }

@@ -191,7 +191,10 @@ TEST(PowerSgdWire, NothingGradientSizedIsAllocatedAfterWarmUp) {
             Parameter{"w", torch::zeros({1024, 1000}).to(type)});
         Bucket bucket(
             0, true, random_tensor({1024 * 1000}, 1).to(type), {parameter});
-        const auto step = [&] { hook->reduce(bucket).wait(); };
+        const auto step = [&] {
+          const test::HookStep step(*hook);
+          hook->reduce(bucket).wait();
+        };
         EXPECT_GT(test::large_allocations_of(step), 0);
         step();
         EXPECT_EQ(test::large_allocations_of(step), 0) << spec << " " << type;
@@ -219,7 +222,7 @@ TEST(PowerSgdProcesses, ADeadRankIsNamed) {
               loss.backward(),
               "phase P",
               concat("rank ", group.rank()),
-              "(rank 1 does not answer)");
+              "rank 1 does not answer)");
         },
         {.timeout = std::chrono::seconds(10), .may_die = {1}});
   }

@@ -4,25 +4,25 @@
 #include <torch/torch.h>
 
 #include "gradwire/hook/choice.h"
+#include "gradwire/hook/wrapper.h"
 #include "tests/support/expect.h"
 
 namespace gradwire {
 namespace {
 
 // A wrapper with options, as hooks of later days will be.
-class Scale : public Hook {
+class Scale : public HookWrapper {
  public:
   explicit Scale(HookContext context)
-      : factor_(context.options.number("factor")),
-        inner_(std::move(context.inner)) {}
+      : HookWrapper(std::move(context.inner)),
+        factor_(context.options.number("factor")) {}
   Future reduce(Bucket& bucket) override {
-    return inner_->reduce(bucket).then(
+    return inner().reduce(bucket).then(
         [factor = factor_](const at::Tensor& t) { return t * factor; });
   }
 
  private:
   double factor_;
-  std::unique_ptr<Hook> inner_;
 };
 
 void register_scale() {
@@ -112,14 +112,14 @@ TEST(Registry, NamesAreTakenOnce) {
 }
 
 TEST(HookChoice, TextTellsChoicesApart) {
-  EXPECT_TRUE(HookChoice().is_none());
-  EXPECT_EQ(HookChoice("noop").text(), "noop");
+  EXPECT_TRUE(HookChoice().check().is_none());
+  EXPECT_EQ(HookChoice("noop").check().text(), "noop");
   const HookChoice lambda(
       [](Bucket& bucket) { return Future::ready(bucket.buffer()); });
-  EXPECT_EQ(lambda.text().substr(0, 7), "custom ");
-  EXPECT_FALSE(lambda.is_none());
-  EXPECT_ERROR(Error, HookChoice("").text(), "empty spec or a null hook");
-  EXPECT_ERROR(Error, HookChoice(std::shared_ptr<Hook>()).text(), "null hook");
+  EXPECT_EQ(lambda.check().text().substr(0, 7), "custom ");
+  EXPECT_FALSE(lambda.check().is_none());
+  EXPECT_ERROR(Error, HookChoice("").check(), "empty spec or a null hook");
+  EXPECT_ERROR(Error, HookChoice(std::shared_ptr<Hook>()).check(), "null hook");
 }
 
 }  // namespace

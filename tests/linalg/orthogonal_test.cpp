@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/golden.h"
+
 namespace gradwire::linalg {
 namespace {
 
@@ -176,6 +178,22 @@ TEST(Orthogonal, EpsilonShortensSmallColumns) {
     EXPECT_NEAR(std::sqrt(matrix.product(0, 0)), 3 / 3.001, 1e-5);
     EXPECT_NEAR(std::sqrt(matrix.product(1, 1)), 0.5, 1e-3);
   }
+}
+
+// Independent columns, and columns that take two passes.
+TEST(Orthogonal, SameBitsOnEveryProcessor) {
+  gradwire::test::Golden golden;
+  for (const auto& [rows, count] :
+       std::vector<std::pair<int, int>>{{1, 1}, {7, 7}, {50, 3}, {1000, 16}}) {
+    Tall matrix(rows, count, 0);
+    matrix.data = gradwire::test::golden_floats(rows * count, rows);
+    for (int i = 0; i < rows && count == 3; ++i) {
+      matrix.at(i, 2) = matrix.at(i, 1) + matrix.at(i, 2) / 65536;
+    }
+    EXPECT_TRUE(Orthogonaliser().apply(matrix.columns(), 1e-3));
+    golden.add(matrix.data);
+  }
+  EXPECT_EQ(golden.text(), "599b1c36079611fe");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/golden.h"
+
 namespace gradwire::linalg {
 namespace {
 
@@ -176,6 +178,24 @@ TEST(ThinProduct, Expand) {
           nullptr);
       EXPECT_EQ(elsewhere, product);
     });
+  });
+}
+
+TEST(ThinProduct, SameBitsOnEveryProcessor) {
+  on_every_kind_of_vectors([] {
+    gradwire::test::Golden golden;
+    for (const auto& [rows, columns, rank] : kShapes) {
+      const Floats values = gradwire::test::golden_floats(rows * columns, 1);
+      const Floats p = gradwire::test::golden_floats(rows * rank, 2);
+      const Floats q = gradwire::test::golden_floats(columns * rank, 3);
+      Floats product(values.size());
+      Floats left(values.size());
+      const Sum sum{values.data(), nullptr, rows, columns};
+      expand(sum, p.data(), q.data(), rank, product.data(), left.data());
+      golden.add(product);
+      golden.add(left);
+    }
+    EXPECT_EQ(golden.text(), "65958501a02c12df");
   });
 }
 

@@ -218,6 +218,10 @@ TEST(RpcProcesses, BadInitIsAnErrorOnEveryRank) {
         "lease is 0 ms, expected more than 0");
     EXPECT_ERROR(
         Error,
+        rpc::init("w", group, {.liveness = std::chrono::milliseconds(5)}),
+        "liveness is 5 ms, expected at least 100 and at most 1728000000");
+    EXPECT_ERROR(
+        Error,
         rpc::init("w", group, {.timeout = std::chrono::milliseconds::max()}),
         "ms, expected more than 0 and at most 1728000000");
     EXPECT_ERROR(

@@ -12,7 +12,7 @@ namespace {
 using autograd::Context;
 using Table = std::map<std::string, at::Tensor>;
 
-at::Tensor weight() {
+at::Tensor layer_weight() {
   static const at::Tensor leaf =
       (torch::arange(1.0, 7.0).view({2, 3}) / 7).requires_grad_();
   return leaf;
@@ -21,19 +21,19 @@ at::Tensor weight() {
 // Each worker has the same weight; gradients by context.
 void register_layers() {
   rpc::register_function(
-      "multiply", [](const at::Tensor& x) { return x.matmul(weight()); });
+      "multiply", [](const at::Tensor& x) { return x.matmul(layer_weight()); });
   // A -> B -> C: the inner product is made on the next worker.
   rpc::register_function("multiply_there", [](const at::Tensor& x) {
     const auto inner = rpc::call<at::Tensor>("worker2", "multiply", x);
-    return inner.matmul(weight().t());
+    return inner.matmul(layer_weight().t());
   });
   rpc::register_function("spread", [](const std::vector<at::Tensor>& list) {
     const Table table{
         {"sum", list[0] + list[1]}, {"product", list[0] * list[1]}};
-    return std::make_tuple(table, list[0].matmul(weight()));
+    return std::make_tuple(table, list[0].matmul(layer_weight()));
   });
   rpc::register_function("gradient", [](autograd::ContextId context) {
-    return autograd::gradients(context).of(weight());
+    return autograd::gradients(context).of(layer_weight());
   });
 }
 
@@ -49,7 +49,7 @@ TEST(ContextProcesses, GradientsFlowThroughACall) {
     autograd::backward(
         context, {loss(rpc::call<at::Tensor>("worker1", "multiply", x))});
     const auto local = x.detach().clone().requires_grad_();
-    const auto w = weight().detach().clone().requires_grad_();
+    const auto w = layer_weight().detach().clone().requires_grad_();
     loss(local.matmul(w)).backward();
     EXPECT_TRUE(
         torch::allclose(autograd::gradients(context).of(x), local.grad()));
@@ -57,7 +57,7 @@ TEST(ContextProcesses, GradientsFlowThroughACall) {
         rpc::call<at::Tensor>("worker1", "gradient", context.id()), w.grad()));
     EXPECT_FALSE(x.grad().defined());
     EXPECT_EQ(autograd::gradients(context).size(), 1u);
-    EXPECT_FALSE(autograd::gradients(context).of(weight()).defined());
+    EXPECT_FALSE(autograd::gradients(context).of(layer_weight()).defined());
   });
 }
 
@@ -72,8 +72,8 @@ TEST(ContextProcesses, GradientsFlowThroughNestedCalls) {
     const auto y = rpc::call<at::Tensor>("worker1", "multiply_there", x);
     autograd::backward(context, {y.square().sum()});
     const auto local = x.detach().clone().requires_grad_();
-    const auto w1 = weight().detach().clone().requires_grad_();
-    const auto w2 = weight().detach().clone().requires_grad_();
+    const auto w1 = layer_weight().detach().clone().requires_grad_();
+    const auto w2 = layer_weight().detach().clone().requires_grad_();
     local.matmul(w2).matmul(w1.t()).square().sum().backward();
     EXPECT_TRUE(
         torch::allclose(autograd::gradients(context).of(x), local.grad()));
@@ -100,7 +100,7 @@ TEST(ContextProcesses, GradientsFlowThroughListsTuplesAndMaps) {
     autograd::backward(context, {loss});
     const auto found = autograd::gradients(context);
     EXPECT_TRUE(torch::allclose(
-        found.of(a), 1 + 2 * b.detach() + weight().detach().sum(1)));
+        found.of(a), 1 + 2 * b.detach() + layer_weight().detach().sum(1)));
     EXPECT_TRUE(torch::allclose(found.of(b), 1 + 2 * a.detach()));
   });
 }
@@ -118,7 +118,7 @@ TEST(ContextProcesses, SeveralRootsAndCallsAddUp) {
     autograd::backward(context, {y.sum(), (2 * z).sum()});
     EXPECT_TRUE(torch::allclose(
         autograd::gradients(context).of(x),
-        3 * weight().detach().sum(1).view({1, 2})));
+        3 * layer_weight().detach().sum(1).view({1, 2})));
   });
 }
 

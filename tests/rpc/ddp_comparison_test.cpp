@@ -96,7 +96,7 @@ TORCH_MODULE(ServedLinear);
 // The module that lives here, whose weight gets gradients in contexts.
 std::shared_ptr<ServedLinearImpl> served;
 
-void register_layers() {
+void register_served_layer() {
   rpc::register_module_factory<ServedLinear>(
       "ServedLinear", [](std::int64_t in, std::int64_t out) {
         served = std::make_shared<ServedLinearImpl>(in, out);
@@ -108,7 +108,7 @@ void register_layers() {
 }
 
 TEST_P(DdpComparisonProcesses, DdpDistAutogradLocalVsRemote) {
-  once<register_layers>();
+  once<register_served_layer>();
   run_workers(kRanks, [&](const Group& group) {
     // One rank after another uses the module on worker 0, then all together.
     for (const char* place : {"worker0/cpu", "worker0"}) {

@@ -3,13 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/gradwire/hybrid_model.h"
+#include "tests/rpc/hybrid_model.h"
 #include "tests/rpc/workers.h"
 
 namespace gradwire::test {
 namespace {
 
-using namespace gradwire::apps;
 using rpc::Remote;
 using rpc::RemoteModule;
 

@@ -11,7 +11,7 @@ namespace {
 
 using autograd::Context;
 
-// Rank 0 acts; the others wait for it and leave without a word.
+// Rank 0 acts; the others wait for it and end without shutdown().
 void run_until_done(
     int n,
     const std::function<void(const Group&)>& act,
@@ -193,7 +193,9 @@ TEST(RpcFaultsProcesses, WhatCannotBeSentIsAnErrorAndForgotten) {
       return;
     }
     EXPECT_ERROR(
-        Error, rpc::call("worker1", "a..b"), "'a..b' is no name of a function");
+        Error,
+        rpc::call("worker1", "a..b"),
+        "'a..b' is not the name of a function");
     EXPECT_ERROR(
         Error,
         rpc::call<at::Tensor>(

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gradwire/rpc/context.h"
 #include "tests/rpc/faults.h"
 #include "tests/support/expect.h"
 
@@ -65,6 +66,76 @@ TEST(RpcLeavingProcesses, ServeEndsWhenAWorkerIsLost) {
       options);
 }
 
+// The only one that can notice neither serves nor shuts down.
+TEST(RpcLeavingProcesses, ServeEndsWhenSomebodyElseNoticesALoss) {
+  once<register_faults>();
+  auto options = with_death_of(1);
+  options.ranks.may_die = {0, 1};
+  run_joined(
+      3,
+      [](const Group& group) {
+        if (group.rank() != 2) {
+          over.get_future().wait_for(20s);
+          return;
+        }
+        const auto pid = rpc::call<std::int64_t>("worker0", "pid");
+        EXPECT_THROW(rpc::call("worker1", "die"), CommError);
+        const auto start = Clock::now();
+        EXPECT_ERROR(
+            CommError, rpc::serve(), "'worker1'", "(worker 'worker0' called)");
+        EXPECT_LT(seconds_since(start), 3);
+        kill(static_cast<pid_t>(pid), SIGKILL);
+      },
+      options);
+}
+
+TEST(RpcLeavingProcesses, ServeEndsWhenAWorkerIsSilent) {
+  once<register_faults>();
+  auto options = with_death_of(1);
+  options.rpc.liveness = 700ms;
+  run_joined(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 1) {
+          over.get_future().wait_for(20s);
+          return;
+        }
+        const auto pid =
+            static_cast<pid_t>(rpc::call<std::int64_t>("worker1", "pid"));
+        kill(pid, SIGSTOP);
+        EXPECT_ERROR(
+            CommError,
+            rpc::serve(),
+            "on worker 'worker1' gave no answer within 0.7 s");
+        kill(pid, SIGKILL);
+      },
+      options);
+}
+
+// Workers exchange their ranks, and gradients still flow between them.
+TEST(RpcLeavingProcesses, AWorkerOfAnotherRankAfterwards) {
+  once<register_faults>();
+  run_joined(2, [](const Group& group) {
+    rpc::shutdown();
+    const Group turned = group.subgroup({1, 0});
+    for (int round = 0; round < 2; ++round) {
+      init_worker(turned);
+      const auto other = worker_name(1 - turned.rank());
+      EXPECT_EQ(rpc::self().id, 1 - group.rank());
+      const auto x = torch::ones({1, 2}).requires_grad_();
+      {
+        const autograd::Context context;
+        autograd::backward(
+            context, {rpc::call<at::Tensor>(other, "times_weight", x).sum()});
+        EXPECT_TRUE(torch::equal(
+            autograd::gradients(context).of(x), torch::full({1, 2}, 2.0)));
+        turned.barrier().wait();
+      }
+      rpc::shutdown();
+    }
+  });
+}
+
 TEST(RpcLeavingProcesses, HandlersMayNotShutDown) {
   once<register_faults>();
   rpc::register_function("quit", [] { rpc::shutdown(); });
@@ -72,7 +143,7 @@ TEST(RpcLeavingProcesses, HandlersMayNotShutDown) {
     EXPECT_ERROR(
         rpc::RemoteError,
         rpc::call(worker_name(1 - group.rank()), "quit"),
-        "shutdown was called by a handler, which it would wait for");
+        "shutdown was called by a handler and would wait for its end");
   });
 }
 

@@ -14,8 +14,12 @@
 #include <torch/csrc/jit/runtime/operator.h>
 #include <torch/torch.h>
 
+#include "gradwire/rpc/local_optimizer.h"
 #include "gradwire/rpc/rpc.h"
 #include "tests/rpc/workers.h"
+#include "tests/support/command.h"
+#include "tests/support/expect.h"
+#include "tests/support/hostile_archive.h"
 
 namespace gradwire::test {
 namespace {
@@ -202,6 +206,38 @@ TEST(RefusedProcesses, ArgumentsThatLie) {
     EXPECT_NE(
         send({types, 4, 4}).find("of kind Int, expected list<int>"),
         std::string::npos);
+  });
+}
+
+// A call whose payload somebody wrote by hand.
+MessagePtr written_call(const std::string& payload) {
+  return c10::make_intrusive<torch_rpc::Message>(
+      std::vector<char>(payload.begin(), payload.end()),
+      std::vector<at::Tensor>(),
+      torch_rpc::MessageType::SCRIPT_CALL);
+}
+
+TEST(RefusedProcesses, OptionsThatAreAnArchive) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "made";
+  expect_refused([&] {
+    EXPECT_THROW(
+        rpc::Remote<rpc::LocalOptimizer>::create(
+            "worker1",
+            "SGD",
+            archive_that_makes(file),
+            std::vector<rpc::Remote<at::Tensor>>()),
+        rpc::RemoteError);
+    EXPECT_FALSE(std::filesystem::exists(file));
+  });
+}
+
+// Tuples in tuples: what reads or frees them by recursion runs out of stack.
+TEST(RefusedProcesses, DeepNesting) {
+  expect_refused([] {
+    const auto text = answer_to(
+        written_call("\x80\x02N" + std::string(3'000'000, '\x85') + "."));
+    EXPECT_NE(text.find("nested"), std::string::npos) << text;
   });
 }
 

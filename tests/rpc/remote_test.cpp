@@ -80,7 +80,7 @@ TEST(RemoteProcesses, ObjectsLiveWhereTheyWereMade) {
     EXPECT_ERROR(
         Error,
         copy.local(),
-        "the object lives on worker 'worker1' and cannot be touched on worker "
+        "the object lives on worker 'worker1' and cannot be used on worker "
         "'worker0'");
   });
 }

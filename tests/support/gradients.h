@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradwire/ddp/ddp.h"
+#include "gradwire/ddp/hook_record.h"
 #include "tests/support/command.h"
 #include "tests/support/tensors.h"
 
@@ -56,17 +57,16 @@ class GivenGradients : public torch::nn::Module {
   at::Tensor residuals(const Group& group, Ddp& ddp) const {
     const TemporaryFolder folder;
     ddp.save_hook_state(folder.path());
-    torch::serialize::InputArchive archive;
-    archive.load_from(folder / concat("hook-state.rank", group.rank()));
-    c10::IValue saved;
-    archive.read("residuals", saved);
-    const auto dict = saved.toGenericDict();
+    const auto owed =
+        read_record(folder / concat("hook-state.rank", group.rank()))
+            .state.residuals;
     Gradients parts;
     for (const auto& item : named_parameters()) {
       // A rank that joined a larger world owes nothing yet.
+      const auto found = owed.find(item.key());
       parts.push_back(
-          dict.contains(item.key()) ? dict.at(item.key()).toTensor()
-                                    : torch::zeros(item.value().sizes()));
+          found != owed.end() ? found->second
+                              : torch::zeros(item.value().sizes()));
     }
     auto sum = flat(parts);
     group.all_reduce(sum).wait();

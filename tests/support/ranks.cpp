@@ -13,7 +13,7 @@
 #include "gradwire/base/env.h"
 #include "gradwire/base/text.h"
 #include "gradwire/comm/group_impl.h"
-#include "gradwire/launch/spawn.h"
+#include "tests/support/fork_ranks.h"
 
 namespace gradwire::test {
 namespace {
@@ -25,7 +25,11 @@ constexpr const char* kFile = "GRADWIRE_TEST_FILE";
 constexpr const char* kBodyDone = "the body of this rank has run";
 
 GroupOptions group_options(const RankOptions& options) {
-  return {.name = "world", .timeout = options.timeout, .address = "127.0.0.1"};
+  return {
+      .name = "world",
+      .timeout = options.timeout,
+      .transport = options.transport,
+      .address = "127.0.0.1"};
 }
 
 // What the body threw, "" if nothing.
@@ -73,20 +77,6 @@ std::string running_test() {
   std::exit(failure.empty() && !testing::Test::HasFailure() ? 0 : 1);
 }
 
-class Output {
- public:
-  explicit Output(int n) : lines_(static_cast<std::size_t>(n)) {}
-  void add(int rank, std::string_view line) {
-    lines_[static_cast<std::size_t>(rank)] += concat("\n  ", line);
-  }
-  const std::string& of(int rank) const {
-    return lines_[static_cast<std::size_t>(rank)];
-  }
-
- private:
-  std::vector<std::string> lines_;
-};
-
 }  // namespace
 
 void run_threads(int n, const Body& body, const RankOptions& options) {
@@ -125,42 +115,26 @@ void run_processes(int n, const Body& body, const RankOptions& options) {
   }
   const auto file = std::filesystem::temp_directory_path() /
                     concat("gradwire-test-", getpid(), "-", call);
-  Output output(n);
-  launch::SpawnOptions spawn;
-  // A shell gives each rank its number under a name of ours: a test of
-  // init() must not find torchrun's variables of the harness.
-  spawn.command = {
-      "/bin/sh",
-      "-c",
-      concat(
-          kRank,
-          "=$RANK; export ",
-          kRank,
-          "; unset RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
-          "MASTER_ADDR MASTER_PORT GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX; "
-          "exec '",
-          std::filesystem::read_symlink("/proc/self/exe").string(),
-          "' --gtest_filter=",
-          running_test())};
-  spawn.nproc = n;
-  spawn.environment = {
-      {kWorld, concat(n)}, {kCall, concat(call)}, {kFile, file.string()}};
-  spawn.end_others_on_failure = options.may_die.empty();
-  spawn.deadline = 2 * options.timeout + std::chrono::seconds(20);
-  spawn.on_line = [&](int rank, launch::Stream, std::string_view line) {
-    output.add(rank, line);
-  };
-  const auto result = launch::spawn_ranks(spawn);
+  const auto result = fork_ranks(
+      {.n = n,
+       .test = running_test(),
+       .environment =
+           {{kWorld, concat(n)}, {kCall, concat(call)}, {kFile, file.string()}},
+       .rank_variable = kRank,
+       .deadline = 2 * options.timeout + std::chrono::seconds(20),
+       .end_others_on_failure = options.may_die.empty()});
   std::filesystem::remove(file);
   for (const auto& exit : result.ranks) {
+    const auto& output = result.output[static_cast<std::size_t>(exit.rank)];
     const bool expected =
         std::ranges::find(options.may_die, exit.rank) != options.may_die.end();
     const bool ended = exit.told_to_end && !result.deadline_passed;
-    const bool ran = output.of(exit.rank).find(kBodyDone) != std::string::npos;
+    const bool ran = output.find(kBodyDone) != std::string::npos;
     if ((!exit.ok() || !ran) && !expected && !ended) {
       ADD_FAILURE() << to_string(exit)
                     << (result.deadline_passed ? " when time was up" : "")
-                    << output.of(exit.rank);
+                    << "\n"
+                    << output;
     }
   }
 }

@@ -15,7 +15,7 @@ int main() {
           ++shared;
           return group.all_reduce(bucket.buffer());
         }});
-    for (int step = 0; step < 50; ++step) {
+    for (int step = 0; step < 400; ++step) {
       ddp->forward(torch::ones({1, 4})).sum().backward();
     }
   });

@@ -7,9 +7,9 @@ Change the import and leave the rest of a script as it is::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+import enum
+from functools import partial
+from typing import Any, Callable
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,10 +17,18 @@ from .._attach import attach
 from . import (
     debugging_hooks,
     default_hooks,
+    optimizer_overlap_hooks,
     powerSGD_hook,
     quantization_hooks,
 )
-from .powerSGD_hook import PowerSGDState
+from .powerSGD_hook import is_state
+
+# PyTorch's short names of its modules.
+debugging = debugging_hooks
+default = default_hooks
+optimizer_overlap = optimizer_overlap_hooks
+powerSGD = powerSGD_hook
+quantization = quantization_hooks
 
 __all__ = [
     "DDPCommHookType",
@@ -31,49 +39,97 @@ __all__ = [
     "register_ddp_comm_hook",
 ]
 
-
-@dataclass(frozen=True)
-class _Registration:
-    """A member's value, called with ``model`` and ``state`` as PyTorch's are."""
-
-    name: str
-    options: str = ""
-
-    def __call__(self, model: DistributedDataParallel, state: Any = None) -> None:
-        function = _WITH_STATE.get(self.name)
-        if function is not None and isinstance(state, PowerSGDState):
-            # The state is the user's to look at and to pickle, so that it must be
-            # what the hook works with.
-            model.register_comm_hook(state, function)
-        else:
-            # All ranks are told of a state that is none.
-            attach(model, self.name + self.options, process_group=state)
-
-
-_WITH_STATE = {
-    "powersgd": powerSGD_hook.powerSGD_hook,
-    "batched_powersgd": powerSGD_hook.batched_powerSGD_hook,
+# The native hook that does the same as a hook function.
+_SPECS: dict[Callable[..., Any], str] = {
+    default_hooks.allreduce_hook: "allreduce",
+    default_hooks.fp16_compress_hook: "fp16",
+    default_hooks.bf16_compress_hook: "bf16",
+    quantization_hooks.quantization_pertensor_hook: (
+        "int8:block=tensor,ef=off,scheme=affine"
+    ),
+    quantization_hooks.quantization_perchannel_hook: (
+        "int8:block=512,ef=off,scheme=affine"
+    ),
+    powerSGD_hook.powerSGD_hook: "powersgd",
+    powerSGD_hook.batched_powerSGD_hook: "batched_powersgd",
+    debugging_hooks.noop_hook: "noop",
 }
 
 
-class DDPCommHookType(Enum):
+def _ddp_comm_hook_wrapper(
+    comm_hook: Callable[..., Any], model: DistributedDataParallel, state: Any = None
+) -> None:
+    if comm_hook in _SPECS:
+        # All ranks are told of a state that is no process group.
+        attach(model, _SPECS[comm_hook], process_group=state)
+    else:
+        model.register_comm_hook(state, comm_hook)
+
+
+def _powerSGD_comm_hook_wrapper(
+    comm_hook: Callable[..., Any],
+    model: DistributedDataParallel,
+    state: Any = None,
+    matrix_approximation_rank: int = 1,
+    start_powerSGD_iter: int = 1_000,
+) -> None:
+    if is_state(state) or comm_hook not in _SPECS:
+        # The user looks at the state and pickles it, so it must be what the hook
+        # works with.
+        if not is_state(state):
+            state = powerSGD_hook.PowerSGDState(
+                state, matrix_approximation_rank, start_powerSGD_iter
+            )
+        model.register_comm_hook(state, comm_hook)
+        return
+    options = []
+    if matrix_approximation_rank != 1:
+        options.append(f"rank={matrix_approximation_rank}")
+    if start_powerSGD_iter != 1_000:
+        options.append(f"start={start_powerSGD_iter}")
+    spec = ":".join(filter(None, [_SPECS[comm_hook], ",".join(options)]))
+    attach(model, spec, process_group=state)
+
+
+# From Python 3.13 on an enum takes partial functions for methods unless told.
+_member = getattr(enum, "member", lambda value: value)
+
+
+def _plain(comm_hook: Callable[..., Any]) -> Any:
+    return _member(partial(_ddp_comm_hook_wrapper, comm_hook=comm_hook))
+
+
+def _power(comm_hook: Callable[..., Any], rank: int) -> Any:
+    return _member(
+        partial(
+            _powerSGD_comm_hook_wrapper,
+            comm_hook=comm_hook,
+            matrix_approximation_rank=rank,
+        )
+    )
+
+
+class DDPCommHookType(enum.Enum):
     """The hooks under the names that PyTorch gives them.
+
+    As in PyTorch, a member's value is a partial function of ``model`` and ``state``
+    that registers the hook, and its keyword ``comm_hook`` is the hook's function.
 
     Example::
 
         >>> DDPCommHookType.FP16_COMPRESS.value(model=ddp, state=None)
     """
 
-    ALLREDUCE = _Registration("allreduce")
-    FP16_COMPRESS = _Registration("fp16")
-    BF16_COMPRESS = _Registration("bf16")
-    QUANTIZE_PER_TENSOR = _Registration("int8", ":block=tensor,ef=off,scheme=affine")
-    QUANTIZE_PER_CHANNEL = _Registration("int8", ":block=512,ef=off,scheme=affine")
-    POWER_SGD = _Registration("powersgd")
-    POWER_SGD_RANK2 = _Registration("powersgd", ":rank=2")
-    BATCHED_POWER_SGD = _Registration("batched_powersgd")
-    BATCHED_POWER_SGD_RANK2 = _Registration("batched_powersgd", ":rank=2")
-    NOOP = _Registration("noop")
+    ALLREDUCE = _plain(default_hooks.allreduce_hook)
+    FP16_COMPRESS = _plain(default_hooks.fp16_compress_hook)
+    BF16_COMPRESS = _plain(default_hooks.bf16_compress_hook)
+    QUANTIZE_PER_TENSOR = _plain(quantization_hooks.quantization_pertensor_hook)
+    QUANTIZE_PER_CHANNEL = _plain(quantization_hooks.quantization_perchannel_hook)
+    POWER_SGD = _power(powerSGD_hook.powerSGD_hook, 1)
+    POWER_SGD_RANK2 = _power(powerSGD_hook.powerSGD_hook, 2)
+    BATCHED_POWER_SGD = _power(powerSGD_hook.batched_powerSGD_hook, 1)
+    BATCHED_POWER_SGD_RANK2 = _power(powerSGD_hook.batched_powerSGD_hook, 2)
+    NOOP = _plain(debugging_hooks.noop_hook)
 
 
 def register_ddp_comm_hook(
@@ -83,9 +139,9 @@ def register_ddp_comm_hook(
 ) -> None:
     """Attach the native hook of that name to ``model``.
 
-    ``state`` is a process group, a :class:`PowerSGDState` for the PowerSGD hooks, or
-    None. With a PowerSGDState it is registered as a function, so that the state is
-    what the hook works with. Collective.
+    ``state`` is a process group or None; for the PowerSGD hooks it can be a
+    :class:`PowerSGDState`, which is then registered together with the hook's
+    function. Collective.
 
     Example::
 

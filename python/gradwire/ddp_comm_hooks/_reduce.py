@@ -1,4 +1,4 @@
-"""What the hook functions share."""
+"""Shared by the hook functions."""
 
 from __future__ import annotations
 

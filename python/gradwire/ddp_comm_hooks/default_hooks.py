@@ -1,4 +1,4 @@
-"""Full precision, fp16 and bf16."""
+"""Averages in full precision, fp16 and bf16."""
 
 from typing import Any, Callable
 
@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from .._groups import checked_group
 from ._reduce import average
+from ._torch import hand_on
 
 __all__ = [
     "allreduce_hook",
@@ -15,6 +16,8 @@ __all__ = [
     "fp16_compress_hook",
     "fp16_compress_wrapper",
 ]
+
+__getattr__ = hand_on(__name__)
 
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -37,7 +40,7 @@ def allreduce_hook(
 def fp16_compress_hook(
     process_group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send half precision; sums are taken in full.
+    """Send fp16 and sum in fp32.
 
     Example::
 
@@ -49,7 +52,7 @@ def fp16_compress_hook(
 def bf16_compress_hook(
     process_group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send bfloat16; sums are taken in full.
+    """Send bfloat16 and sum in fp32.
 
     Example::
 
@@ -74,7 +77,7 @@ def _compress_wrapper(dtype: torch.dtype, hook: Hook) -> Hook:
 
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
-    """``hook`` on buckets cast to half precision, its result cast back.
+    """Run ``hook`` on buckets cast to fp16 and cast its result back.
 
     Example::
 
@@ -84,7 +87,7 @@ def fp16_compress_wrapper(hook: Hook) -> Hook:
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """``hook`` on buckets cast to bfloat16, its result cast back.
+    """Run ``hook`` on buckets cast to bfloat16 and cast its result back.
 
     Example::
 
@@ -93,6 +96,6 @@ def bf16_compress_wrapper(hook: Hook) -> Hook:
     return _compress_wrapper(torch.bfloat16, hook)
 
 
-# DDP looks at the name and refuses this one without CUDA and NCCL, which it needs
-# there and not here.
+# DDP refuses functions of this name without CUDA and NCCL, which PyTorch's function
+# needs and this one does not.
 bf16_compress_hook.__name__ = "gradwire_bf16_compress_hook"

@@ -1,17 +1,20 @@
-"""Eight-bit integers with an offset and a scale."""
+"""Averages sent as 8-bit integers with an offset and a scale."""
 
 import torch
 import torch.distributed as dist
 
 from ._reduce import average
+from ._torch import hand_on
 
 __all__ = ["quantization_perchannel_hook", "quantization_pertensor_hook"]
+
+__getattr__ = hand_on(__name__)
 
 
 def quantization_pertensor_hook(
     process_group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send 8-bit integers with one scale for the whole of a message.
+    """Send 8-bit integers with one scale for each message.
 
     Example::
 
@@ -23,7 +26,7 @@ def quantization_pertensor_hook(
 def quantization_perchannel_hook(
     process_group: dist.ProcessGroup | None, bucket: dist.GradBucket, bucket_size: int = 512
 ) -> torch.futures.Future[torch.Tensor]:
-    """Send 8-bit integers with a scale for every ``bucket_size`` elements.
+    """Send 8-bit integers with one scale for every ``bucket_size`` elements.
 
     Example::
 

@@ -1,8 +1,0 @@
-#pragma once
-
-namespace gradwire::apps {
-
-// `gradwire info`: versions, backends, processor and launch environment.
-int print_info();
-
-}  // namespace gradwire::apps

@@ -1,0 +1,354 @@
+#include <torch/torch.h>
+
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/gradwire/shared/bar.h"
+#include "apps/gradwire/shared/models.h"
+#include "apps/gradwire/shared/report_json.h"
+#include "apps/gradwire/train/checkpoint.h"
+#include "apps/gradwire/train/data.h"
+#include "apps/gradwire/train/train.h"
+#include "apps/gradwire/train/training_state.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/files.h"
+#include "gradwire/ddp/ddp.h"
+
+namespace gradwire::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Net = DistributedDataParallel<std::shared_ptr<Classifier>>;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string fixed(double value, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value;
+  return text.str();
+}
+
+nlohmann::json to_json(const Bytes& bytes) {
+  return {{"payload", bytes.payload}, {"metadata", bytes.metadata}};
+}
+
+nlohmann::json by_bucket(const Stats& stats) {
+  auto rows = nlohmann::json::array();
+  for (const Step::Bucket& bucket : stats.last.buckets) {
+    rows.push_back(to_json(bucket.sent));
+  }
+  return rows;
+}
+
+nlohmann::json by_hook(const Stats& stats) {
+  auto rows = nlohmann::json::array();
+  for (const auto& row : stats.sent_by_hook) {
+    auto json = to_json(row.sent);
+    json["hook"] = row.hook;
+    json["steps"] = row.steps;
+    rows.push_back(json);
+  }
+  return rows;
+}
+
+class Training {
+ public:
+  Training(const TrainOptions& options, const Group& group)
+      : options_(options),
+        group_(group),
+        data_(load_dataset(options.data, options.seed)),
+        net_(make_net()),
+        sgd_(
+            net_->parameters(),
+            torch::optim::SGDOptions(options.lr).momentum(options.momentum)),
+        steps_per_epoch_(data_.train.size() / options.batch) {
+    if (steps_per_epoch_ == 0) {
+      fail(
+          "app",
+          "--batch is ",
+          options.batch,
+          ", expected at most the ",
+          data_.train.size(),
+          " training samples");
+    }
+    total_steps_ = steps_per_epoch_ * options.epochs;
+    if (options.max_steps > 0) {
+      total_steps_ = std::min(total_steps_, options.max_steps);
+    }
+  }
+
+  void run() {
+    if (options_.resume) {
+      resume();
+    }
+    const std::int64_t first = step_;
+    Bar bar(leads(), total_steps_, first);
+    const auto start = Clock::now();
+    while (step_ < total_steps_) {
+      const double loss = train_step();
+      const auto done = static_cast<double>((step_ - first) * options_.batch);
+      const auto epoch = (step_ - 1) / steps_per_epoch_ + 1;
+      bar.update(
+          step_,
+          concat(
+              "epoch ",
+              epoch,
+              "/",
+              options_.epochs,
+              "  loss ",
+              fixed(loss, 4),
+              "  ",
+              fixed(done / seconds_since(start), 0),
+              " samples/s"));
+      save_if_due();
+    }
+    bar.finish();
+    report(seconds_since(start), first);
+  }
+
+ private:
+  bool leads() const {
+    return group_.rank() == 0;
+  }
+
+  Net make_net() {
+    torch::manual_seed(options_.seed);
+    const ImageShape shape{
+        data_.train.images.size(2), data_.train.images.size(3), data_.classes};
+    return Net(
+        make_model(options_.model, shape), group_, {.hook = options_.hook});
+  }
+
+  // The samples of this rank in the global batch of the current step. The
+  // order depends on seed and epoch alone, so every rank, world and resumed
+  // run draws the same global batches.
+  at::Tensor sample() {
+    const std::int64_t epoch = step_ / steps_per_epoch_;
+    if (epoch != order_epoch_) {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(
+          options_.seed + 1000003 * static_cast<std::uint64_t>(epoch));
+      order_ = torch::randperm(data_.train.size(), generator);
+      order_epoch_ = epoch;
+    }
+    const std::int64_t begin = step_ % steps_per_epoch_ * options_.batch;
+    const auto cut = [&](int rank) {
+      return begin + options_.batch * rank / group_.size();
+    };
+    return order_.slice(0, cut(group_.rank()), cut(group_.rank() + 1));
+  }
+
+  double train_step() {
+    const auto indices = sample();
+    const auto inputs = data_.inputs(data_.train, indices);
+    const auto targets = data_.train.labels.index_select(0, indices);
+    sgd_.zero_grad();
+    auto loss = torch::cross_entropy_loss(net_->forward(inputs), targets);
+    // DDP averages over ranks; when shares are unequal a rank's mean must
+    // count by its share for the result to be the mean over the batch.
+    const auto share = static_cast<double>(indices.numel() * group_.size()) /
+                       static_cast<double>(options_.batch);
+    if (share != 1.0) {
+      loss = loss * share;
+    }
+    loss.backward();
+    sgd_.step();
+    ++step_;
+    losses_.push_back(loss.item<double>());
+    return losses_.back();
+  }
+
+  std::map<std::string, std::string> facts() const {
+    return {
+        {"model", options_.model},
+        {"data", options_.data},
+        {"seed", concat(options_.seed)},
+        {"batch", concat(options_.batch)}};
+  }
+
+  void save_if_due() {
+    const bool epoch_end = step_ % steps_per_epoch_ == 0;
+    const bool due =
+        options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+    if (options_.checkpoint.empty() ||
+        !(epoch_end || due || step_ == total_steps_)) {
+      return;
+    }
+    net_->save_hook_state(hook_state_folder(options_.checkpoint, step_));
+    if (leads()) {
+      save_model();
+    }
+  }
+
+  void save_model() {
+    auto facts = this->facts();
+    facts["hook"] = net_->hook();
+    save_checkpoint(
+        options_.checkpoint, {facts, step_, pack_state(*net_->module(), sgd_)});
+    remove_older_hook_states(options_.checkpoint, step_);
+  }
+
+  void resume() {
+    Checkpoint loaded;
+    const std::string state = share_from_rank0(group_, [&] {
+      loaded = load_checkpoint(options_.checkpoint, facts());
+      return loaded.state;
+    });
+    const std::string hook = share_from_rank0(group_, [&] {
+      const auto found = loaded.facts.find("hook");
+      return found == loaded.facts.end() ? "" : found->second;
+    });
+    auto step = torch::tensor({loaded.step}, torch::kLong);
+    group_.broadcast(step).wait();
+    step_ = step.item<std::int64_t>();
+    unpack_state(state, *net_->module(), sgd_);
+    resume_hook(hook);
+    if (leads()) {
+      std::cout << "resumed at step " << step_ << "/" << total_steps_
+                << std::endl;
+    }
+  }
+
+  // Another hook than before is the user's wish, and starts from nothing.
+  void resume_hook(const std::string& saved_hook) {
+    if (saved_hook == net_->hook()) {
+      net_->load_hook_state(hook_state_folder(options_.checkpoint, step_));
+    } else if (leads() && !saved_hook.empty()) {
+      std::cout << "hook " << net_->hook() << " starts afresh, the checkpoint "
+                << "is of " << saved_hook << std::endl;
+    }
+  }
+
+  double test_accuracy() {
+    const torch::NoGradGuard no_grad;
+    net_->eval();
+    constexpr std::int64_t kTestBatch = 512;
+    std::int64_t correct = 0;
+    const auto all = torch::arange(data_.test.size());
+    std::int64_t turn = 0;
+    for (const auto& indices : all.split(kTestBatch)) {
+      if (turn++ % group_.size() != group_.rank()) {
+        continue;
+      }
+      const auto scores =
+          net_->module()->forward(data_.inputs(data_.test, indices));
+      const auto labels = data_.test.labels.index_select(0, indices);
+      correct += scores.argmax(1).eq(labels).sum().item<std::int64_t>();
+    }
+    auto total = torch::tensor({correct}, torch::kLong);
+    group_.all_reduce(total).wait();
+    return static_cast<double>(total.item<std::int64_t>()) /
+           static_cast<double>(data_.test.size());
+  }
+
+  // The mean loss over the whole batch, for every step of this run.
+  std::vector<double> global_losses() const {
+    auto sum = torch::tensor(losses_, torch::kDouble);
+    group_.all_reduce(sum).wait();
+    sum /= group_.size();
+    return {sum.data_ptr<double>(), sum.data_ptr<double>() + sum.numel()};
+  }
+
+  std::uint64_t weights_fingerprint() const {
+    std::string prints;
+    for (const auto& item : net_->named_parameters()) {
+      const auto tensor = item.value().detach().contiguous();
+      prints += concat(
+          item.key(),
+          fingerprint(
+              {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}));
+    }
+    return fingerprint(prints);
+  }
+
+  bool same_on_all_ranks(std::uint64_t value) const {
+    const auto bits = static_cast<std::int64_t>(value);
+    auto mine = torch::tensor({bits}, torch::kLong);
+    auto all = torch::empty({group_.size()}, torch::kLong);
+    group_.all_gather(all, mine).wait();
+    return all.eq(bits).all().item<bool>();
+  }
+
+  void report(double seconds, std::int64_t first_step) {
+    const Stats stats = net_->stats();
+    const double accuracy = test_accuracy();
+    const auto losses = global_losses();
+    const std::uint64_t weights = weights_fingerprint();
+    const bool identical = same_on_all_ranks(weights);
+    auto sent = torch::tensor({stats.sent.total()}, torch::kLong);
+    group_.all_reduce(sent).wait();
+    if (!leads()) {
+      return;
+    }
+    std::ostringstream hex;
+    hex << std::hex << std::setw(16) << std::setfill('0') << weights;
+    const auto trained =
+        static_cast<double>((step_ - first_step) * options_.batch);
+    std::cout << stats << "\n"
+              << "test accuracy " << fixed(100 * accuracy, 2) << " %, weights "
+              << hex.str()
+              << (identical ? " on every rank" : ", NOT the same on every rank")
+              << std::endl;
+    if (!options_.json.empty()) {
+      nlohmann::json json{
+          {"schema", 1},
+          {"gradwire", GRADWIRE_VERSION},
+          {"torch", TORCH_VERSION},
+          {"world", group_.size()},
+          {"hook", stats.hook},
+          {"data", options_.data},
+          {"model", options_.model},
+          {"parameters", stats.parameters},
+          {"epochs", options_.epochs},
+          {"batch", options_.batch},
+          {"lr", options_.lr},
+          {"seed", options_.seed},
+          {"first_step", first_step},
+          {"steps", step_},
+          {"seconds", seconds},
+          {"samples_per_second", trained / std::max(seconds, 1e-9)},
+          {"loss", losses},
+          {"test_accuracy", accuracy},
+          {"buckets", stats.bucket_bytes.size()},
+          {"bytes_sent", stats.sent.total()},
+          {"bytes_sent_by_all_ranks", sent.item<std::int64_t>()},
+          {"bytes_per_step", to_json(stats.last.sent)},
+          {"plain_bytes_per_step", stats.plain_bytes},
+          {"bytes_per_step_by_bucket", by_bucket(stats)},
+          {"bytes_by_hook", by_hook(stats)},
+          {"compression_ratio", compression_ratio(stats)},
+          {"by_parameter", rows_of(stats.by_parameter)},
+          {"forward_ms", stats.mean.forward_ms},
+          {"backward_ms", stats.mean.backward_ms},
+          {"exposed_communication_ms", stats.mean.exposed_ms},
+          {"weights", hex.str()},
+          {"identical", identical}};
+      write_atomically(options_.json, json.dump(2) + "\n");
+    }
+  }
+
+  const TrainOptions& options_;
+  Group group_;
+  Dataset data_;
+  Net net_;
+  torch::optim::SGD sgd_;
+  std::int64_t steps_per_epoch_;
+  std::int64_t total_steps_ = 0;
+  std::int64_t step_ = 0;
+  at::Tensor order_;
+  std::int64_t order_epoch_ = -1;
+  std::vector<double> losses_;
+};
+
+}  // namespace
+
+void train_rank(const TrainOptions& options, const Group& group) {
+  at::set_num_threads(options.threads);
+  Training(options, group).run();
+  group.barrier().wait();
+}
+
+}  // namespace gradwire::apps

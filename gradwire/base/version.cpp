@@ -1,0 +1,9 @@
+#include "gradwire/base/version.h"
+
+namespace gradwire {
+
+const char* version() {
+  return GRADWIRE_VERSION;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "gradwire/hook/hook.h"
+
+namespace gradwire {
+
+// A hook around another one. It passes everything on but buckets: a class of
+// its own says what becomes of these, and may keep any of them to itself.
+class HookWrapper : public Hook {
+ public:
+  explicit HookWrapper(std::unique_ptr<Hook> inner)
+      : inner_(std::move(inner)) {}
+
+  void begin_step(const Step& step) override {
+    inner_->begin_step(step);
+  }
+  void end_step(Step& step) override {
+    inner_->end_step(step);
+  }
+  void rebuild() override {
+    inner_->rebuild();
+  }
+  void save(HookState& state) override {
+    inner_->save(state);
+  }
+  void load(const HookState& state) override {
+    inner_->load(state);
+  }
+  bool take_residuals(const std::map<std::string, at::Tensor>& owed) override {
+    return inner_->take_residuals(owed);
+  }
+  std::vector<ParameterReport> report() const override {
+    return inner_->report();
+  }
+
+ protected:
+  Hook& inner() {
+    return *inner_;
+  }
+
+ private:
+  std::unique_ptr<Hook> inner_;
+};
+
+}  // namespace gradwire
