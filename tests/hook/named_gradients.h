@@ -2,6 +2,7 @@
 
 // Gradients with names and shapes, through a hook as DDP would bring them.
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
