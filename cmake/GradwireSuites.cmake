@@ -15,6 +15,11 @@ if(failed)
 endif()
 # A line without an indent is a suite with a point behind it.
 string(REGEX MATCHALL "\n[^ \n]+[.]" suites "\n${listed}")
+if(NOT suites)
+  # A test that fails: a filter that finds nothing checks nothing.
+  add_test("no suite of ${filter}" false)
+  return()
+endif()
 foreach(suite IN LISTS suites)
   string(REGEX REPLACE "^\n(.*)[.]$" "\\1" suite "${suite}")
   # All of the suite, or of what the filter leaves of it.

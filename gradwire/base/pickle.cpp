@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::size_t kMostDepth = 64;
 constexpr std::size_t kMostShared = std::size_t{1} << 28;
+// What one value takes in memory, whatever it is; a text takes its characters
+// as well. The shortest value takes one byte of a pickle.
+constexpr std::size_t kValueBytes = 16;
 // The only type that autograd's messages name.
 constexpr std::string_view kMapType = "Dict[str, str]";
 
@@ -83,8 +86,8 @@ struct Item {
   // Of the elements of a list, when they are of one kind.
   Kind element = Kind::kOther;
   std::uint8_t depth = 0;
-  // What it unfolds to when shared parts are counted every time.
-  std::size_t size = 1;
+  // The bytes it unfolds to when shared parts are counted every time.
+  std::size_t size = kValueBytes;
   // An int; which callable.
   std::int64_t number = 0;
 };
@@ -103,7 +106,7 @@ class PickleReader {
   PickleReader(std::string_view bytes, std::size_t tensors, PickleSink& sink)
       : in_(bytes),
         tensors_(tensors),
-        most_size_(kMostShared + 2 * bytes.size()),
+        most_size_(kMostShared + kValueBytes * bytes.size()),
         sink_(sink) {}
 
   void read() {
@@ -230,7 +233,7 @@ class PickleReader {
     sink_.text(text);
     push(
         {.kind = text == kMapType ? Kind::kMapType : Kind::kOther,
-         .size = 1 + text.size()});
+         .size = kValueBytes + text.size()});
   }
 
   // A map may only be empty.
@@ -320,7 +323,7 @@ class PickleReader {
     const Callable& callable = kCallables[which];
     if (callable.element != Kind::kOther && count == 1 &&
         first.kind == Kind::kElements &&
-        (first.size == 1 || first.element == callable.element)) {
+        (first.size == kValueBytes || first.element == callable.element)) {
       sink_.list(callable.list);
       stack_.resize(start - 1);
       return push({.depth = first.depth, .size = first.size});

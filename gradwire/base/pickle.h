@@ -38,7 +38,7 @@ class PickleSink {
 // Reads a pickle with `tensors` tensors beside it. At the end the stack holds
 // one value. Throws DamagedError for bytes that are no pickle, a class or a
 // function by name, tuples nested more than 64 deep, and values that unfold to
-// more than 256 MiB and twice the bytes, because parts are shared.
+// more than 256 MiB and 16 times the bytes, because parts are shared.
 void read_pickle(std::string_view bytes, std::size_t tensors, PickleSink& sink);
 
 }  // namespace gradwire

@@ -137,41 +137,26 @@ std::string server_of(const Placement& place) {
   return place.agent_store ? "the launcher" : "rank 0";
 }
 
+bool serves_store(const Placement& place) {
+  return place.rank == 0 && !place.agent_store;
+}
+
 StorePtr open_tcp_store(const Plan& plan) {
   const auto& place = plan.place;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
-  options.isServer = place.rank == 0 && !place.agent_store;
+  options.isServer = serves_store(place);
   options.numWorkers = place.world;
   options.waitWorkers = false;
   options.timeout = plan.timeout;
   // A second init() of the same process finds its own server again.
   options.multiTenant = true;
-  try {
-    StorePtr store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
-    if (place.agent_store) {
-      store = c10::make_intrusive<c10d::PrefixStore>(
-          concat("/worker/attempt_", place.attempt), store);
-    }
-    return store;
-  } catch (const std::exception& e) {
-    throw CommError(concat(
-        "[gradwire.comm] rank ",
-        place.rank,
-        " of ",
-        place.world,
-        options.isServer ? " cannot serve" : " cannot reach",
-        " the store at ",
-        place.host,
-        ":",
-        place.port,
-        options.isServer ? ""
-                         : concat(", which ", server_of(place), " serves,"),
-        " within ",
-        static_cast<double>(plan.timeout.count()) / 1000.0,
-        " s: ",
-        first_line(e.what())));
+  StorePtr store = c10::make_intrusive<c10d::TCPStore>(place.host, options);
+  if (place.agent_store) {
+    store = c10::make_intrusive<c10d::PrefixStore>(
+        concat("/worker/attempt_", place.attempt), store);
   }
+  return store;
 }
 
 StorePtr open_file_store(const Plan& plan) {
@@ -181,12 +166,38 @@ StorePtr open_file_store(const Plan& plan) {
   return store;
 }
 
+CommError unreachable(const Plan& plan, const std::string& why) {
+  const auto& place = plan.place;
+  const std::string rank = concat(
+      "[gradwire.comm] rank ", place.rank, " of ", place.world, " cannot ");
+  const std::string end = concat(
+      " within ",
+      static_cast<double>(plan.timeout.count()) / 1000.0,
+      " s: ",
+      why);
+  if (!plan.file.empty()) {
+    return CommError(
+        concat(rank, "open the file '", plan.file, "' of the store", end));
+  }
+  const std::string where =
+      concat(" the store at ", place.host, ":", place.port);
+  if (serves_store(place)) {
+    return CommError(concat(rank, "serve", where, end));
+  }
+  return CommError(concat(
+      rank, "reach", where, ", which ", server_of(place), " serves,", end));
+}
+
 StorePtr open_store(const Plan& plan) {
+  const auto failure = [plan](const std::string& why) {
+    return unreachable(plan, why);
+  };
   if (!plan.file.empty()) {
     return open_shared_store(
         [plan] { return open_file_store(plan); },
         concat("file '", plan.file, "'"),
-        plan.timeout);
+        plan.timeout,
+        failure);
   }
   if (plan.place.world == 1 && plan.place.host.empty()) {
     return c10::make_intrusive<c10d::HashStore>();
@@ -194,7 +205,8 @@ StorePtr open_store(const Plan& plan) {
   return open_shared_store(
       [plan] { return open_tcp_store(plan); },
       server_of(plan.place),
-      plan.timeout);
+      plan.timeout,
+      failure);
 }
 
 // The local address from which `host` is reached. Asking the kernel for the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/aside.h"
 #include "gradwire/comm/transport.h"
 
 namespace gradwire {
@@ -104,9 +105,7 @@ void LocalRoom::leave(int rank) {
     const std::lock_guard lock(mutex_);
     failures = lose(concat("rank ", rank, " has left the group"));
   }
-  for (const auto& [future, error] : failures) {
-    future->setError(error);
-  }
+  complete_all(failures);
 }
 
 std::optional<Watched::Clock::time_point> LocalRoom::check_time(
@@ -125,9 +124,8 @@ std::optional<Watched::Clock::time_point> LocalRoom::check_time(
     watched_ = false;
     failures = lose(missing(first));
   }
-  for (const auto& [future, error] : failures) {
-    future->setError(error);
-  }
+  // Callbacks may take long, and others wait for the watchdog.
+  run_aside([failures = std::move(failures)] { complete_all(failures); });
   return std::nullopt;
 }
 
@@ -164,6 +162,12 @@ std::vector<LocalRoom::Failure> LocalRoom::lose(const std::string& why) {
   }
   meetings_.clear();
   return failures;
+}
+
+void LocalRoom::complete_all(const std::vector<Failure>& failures) {
+  for (const auto& [future, error] : failures) {
+    future->setError(error);
+  }
 }
 
 std::exception_ptr LocalRoom::failure(

@@ -54,6 +54,7 @@ class LocalRoom final : public Watched,
   };
 
   std::vector<Failure> lose(const std::string& why);
+  static void complete_all(const std::vector<Failure>& failures);
   std::exception_ptr failure(
       const char* operation, int rank, const std::string& why) const;
   void finish(Meeting meeting) const;

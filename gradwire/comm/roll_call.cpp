@@ -1,11 +1,14 @@
 #include "gradwire/comm/roll_call.h"
 
 #include <atomic>
-#include <system_error>
+#include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/aside.h"
 #include "gradwire/comm/group_impl.h"
 #include "gradwire/comm/roll_call_impl.h"
 #include "gradwire/comm/shared_store_impl.h"
@@ -34,16 +37,6 @@ std::string to_text(const std::vector<int>& missing) {
 std::string untagged(const std::string& text) {
   const auto end = text.starts_with("[gradwire.") ? text.find("] ") : 0;
   return end == 0 || end == std::string::npos ? text : text.substr(end + 2);
-}
-
-// On a thread of its own, on this one if there is none.
-template <class Work>
-void run_aside(const Work& work) {
-  try {
-    std::thread(work).detach();
-  } catch (const std::system_error&) {
-    work();
-  }
 }
 
 }  // namespace
@@ -98,6 +91,11 @@ struct RollCall::State {
   // All ranks count alike: failures that a group survives are those that all
   // ranks have seen.
   std::atomic<int> failures{0};
+  // Those that ask together, until there is an answer.
+  std::mutex mutex;
+  bool asked = false;
+  std::optional<std::string> answer;
+  std::vector<Tell> waiting;
 };
 
 RollCall::RollCall(const Group& group)
@@ -115,9 +113,33 @@ void RollCall::answer() {
   });
 }
 
-void RollCall::ask(std::function<void(const std::string&)> tell) {
+void RollCall::ask(Tell tell) {
   run_aside([state = state_, name = state_->next(), tell = std::move(tell)] {
     tell(state->book.who_is_missing(name));
+  });
+}
+
+void RollCall::ask_together(Tell tell) {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  if (state.answer) {
+    lock.unlock();
+    tell(*state.answer);
+    return;
+  }
+  state.waiting.push_back(std::move(tell));
+  if (std::exchange(state.asked, true)) {
+    return;
+  }
+  lock.unlock();
+  ask([kept = state_](const std::string& missing) {
+    std::unique_lock told(kept->mutex);
+    kept->answer = missing;
+    const auto all = std::exchange(kept->waiting, {});
+    told.unlock();
+    for (const Tell& each : all) {
+      each(missing);
+    }
   });
 }
 
@@ -133,7 +155,7 @@ Future RollCall::named(const Future& collective) {
       result->setError(error);
       return;
     }
-    call.ask([error, result](const std::string& missing) {
+    call.ask_together([error, result](const std::string& missing) {
       result->setError(with_place<CommError>(error, {.peer = missing}));
     });
   });

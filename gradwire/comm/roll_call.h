@@ -14,6 +14,8 @@ namespace gradwire {
 // safe.
 class RollCall {
  public:
+  using Tell = std::function<void(const std::string&)>;
+
   explicit RollCall(const Group& group);
   ~RollCall();
 
@@ -23,13 +25,18 @@ class RollCall {
   // This rank is here and wants to know who else. Calls `tell` on another
   // thread with "rank 2 does not answer", or with "" when all do: ten
   // seconds or half of the group's timeout later at most.
-  void ask(std::function<void(const std::string&)> tell);
+  void ask(Tell tell);
 
-  // The future of a collective, whose CommError names who does not answer.
+  // The future of a collective, whose CommError names who does not answer. The
+  // group does not survive one, so all of them ask once together.
   Future named(const Future& collective);
 
  private:
   struct State;
+
+  // As ask(), but all that come here get the answer to the first.
+  void ask_together(Tell tell);
+
   // Threads that ask hold it too.
   std::shared_ptr<State> state_;
 };

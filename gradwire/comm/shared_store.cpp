@@ -31,6 +31,11 @@ constexpr Milliseconds kMostToClose{1000};
 constexpr std::chrono::microseconds kFirstPause{50};
 constexpr std::chrono::microseconds kLongestPause{20'000};
 
+// An answer did not come in time.
+struct SilentStore : CommError {
+  using CommError::CommError;
+};
+
 double to_seconds(Milliseconds time) {
   return static_cast<double>(time.count()) / 1000.0;
 }
@@ -82,7 +87,7 @@ class StoreLine {
     push(job);
     if (result.wait_for(most) != std::future_status::ready) {
       job->given_up = true;
-      throw CommError(concat(
+      throw SilentStore(concat(
           "[gradwire.comm] the store, which ",
           state_->server,
           " serves, did not answer within ",
@@ -169,15 +174,19 @@ class StoreLine {
 class SharedStore final : public c10d::Store {
   template <class Operation>
   auto ask(Operation operation) {
-    return line_->ask(std::move(operation), timeout_);
+    return memory_ ? operation(*memory_)
+                   : line_->ask(std::move(operation), timeout_);
   }
 
  public:
   SharedStore(std::shared_ptr<StoreLine> line, Milliseconds timeout)
       : Store(timeout), line_(std::move(line)) {}
+  SharedStore(c10::intrusive_ptr<c10d::HashStore> memory, Milliseconds timeout)
+      : Store(timeout), memory_(std::move(memory)) {}
 
   StorePtr clone() override {
-    return c10::make_intrusive<SharedStore>(line_, timeout_);
+    return memory_ ? c10::make_intrusive<SharedStore>(memory_, timeout_)
+                   : c10::make_intrusive<SharedStore>(line_, timeout_);
   }
 
   using Store::set;
@@ -226,7 +235,7 @@ class SharedStore final : public c10d::Store {
   }
 
   void wait(const Keys& keys, const Milliseconds& timeout) override {
-    if (!wait_for_keys(*this, keys, Clock::now() + timeout)) {
+    if (!has_within(keys, timeout)) {
       throw CommError(concat(
           "[gradwire.comm] no rank has set ",
           join(keys),
@@ -237,7 +246,21 @@ class SharedStore final : public c10d::Store {
   }
 
  private:
+  bool has_within(const Keys& keys, const Milliseconds& timeout) {
+    if (!memory_) {
+      return wait_for_keys(*this, keys, Clock::now() + timeout);
+    }
+    try {
+      memory_->wait(keys, timeout);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  // One of the two: memory of this process answers at once.
   std::shared_ptr<StoreLine> line_;
+  c10::intrusive_ptr<c10d::HashStore> memory_;
 };
 
 // Reads what a PrefixStore keeps to itself.
@@ -286,11 +309,24 @@ Lines& lines() {
 }  // namespace
 
 StorePtr open_shared_store(
-    std::function<StorePtr()> open,
+    const std::function<StorePtr()>& open,
     const std::string& server,
-    Milliseconds timeout) {
-  const auto line = std::make_shared<StoreLine>(std::move(open), server);
-  line->ask([](c10d::Store&) { return true; }, timeout + kMoreToOpen);
+    Milliseconds timeout,
+    const std::function<CommError(const std::string& why)>& unreachable) {
+  const auto line = std::make_shared<StoreLine>(
+      [=] {
+        try {
+          return open();
+        } catch (const std::exception& e) {
+          throw unreachable(first_line(e.what()));
+        }
+      },
+      server);
+  try {
+    line->ask([](c10d::Store&) { return true; }, timeout + kMoreToOpen);
+  } catch (const SilentStore&) {
+    throw unreachable("it does not answer");
+  }
   return c10::make_intrusive<SharedStore>(line, timeout);
 }
 
@@ -303,10 +339,10 @@ StorePtr share_store(
     base = wrapped->getUnderlyingStore();
   }
   StorePtr shared;
-  if (dynamic_cast<c10d::HashStore*>(base.get()) != nullptr) {
-    return store;
-  }
-  if (dynamic_cast<SharedStore*>(base.get()) != nullptr) {
+  if (auto memory =
+          c10::dynamic_intrusive_pointer_cast<c10d::HashStore>(base)) {
+    shared = c10::make_intrusive<SharedStore>(std::move(memory), timeout);
+  } else if (dynamic_cast<SharedStore*>(base.get()) != nullptr) {
     shared = base->clone();
     shared->setTimeout(timeout);
   } else {

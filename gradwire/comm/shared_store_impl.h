@@ -14,16 +14,18 @@
 
 namespace gradwire {
 
-// Of what `open` opens on a thread of the connection's own; what that throws is
-// thrown here. `server`: who serves it ("rank 0").
+// Of what `open` opens on a thread of the connection's own. When it throws, or
+// takes two seconds more than the timeout, the error is what `unreachable`
+// makes of the reason. `server`: who serves it ("rank 0").
 StorePtr open_shared_store(
-    std::function<StorePtr()> open,
+    const std::function<StorePtr()>& open,
     const std::string& server,
-    std::chrono::milliseconds timeout);
+    std::chrono::milliseconds timeout,
+    const std::function<CommError(const std::string& why)>& unreachable);
 
 // The store that others have opened, by a connection of this process's own; the
-// same one as long as any group uses it. Memory of this process is used as it
-// is.
+// same one as long as any group uses it. Memory of this process needs no
+// connection.
 StorePtr share_store(
     const StorePtr& store,
     const std::string& server,

@@ -14,8 +14,6 @@
 namespace gradwire {
 namespace {
 
-using Parameters = HookedReducer::Parameters;
-
 // Those of the module that the Reducer has.
 Parameters reduced_parameters(const ForeignDdp& ddp) {
   std::set<const void*> reduced;

@@ -16,18 +16,17 @@ BucketHook::BucketHook(
   agree_checked(group, "the hook", [&] {
     state = find_state();
     hook = HookChoice(spec).check();
-    std::vector<Fact> facts{{"hook", hook->text()}};
-    if (state) {
-      for (const auto& [name, number] : state->numbers) {
-        facts.push_back({name, concat(number)});
-      }
-    }
-    return facts;
+    return std::vector<Fact>{
+        {"hook", hook->text()}, {"its state", state ? "given" : "none"}};
   });
   hooked_->install(*hook);
   if (state) {
     hooked_->set_hook_state(*state);
   }
+}
+
+void BucketHook::set_state(const HookState& state) {
+  hooked_->set_hook_state(state);
 }
 
 BucketHook::~BucketHook() = default;

@@ -36,8 +36,10 @@ class BucketHook {
   // tensor.
   Future::Raw reduce(c10d::GradBucket& bucket);
 
-  // Between two iterations.
+  // Between two iterations. Setting is collective: throws Error on every rank
+  // for a state of another hook.
   HookState state() const;
+  void set_state(const HookState& state);
   std::vector<ParameterReport> report() const;
 
  private:

@@ -145,19 +145,13 @@ void add_residuals(HookState& to, const HookState& from) {
   }
 }
 
-void add_numbers(std::vector<Fact>& facts, const HookState& state) {
-  for (const auto& [name, number] : state.numbers) {
-    facts.push_back({name, concat(number)});
-  }
-}
-
 // This rank's share of what all files hold.
 SavedHook read_share(
     const Group& group,
     const std::string& folder,
     const HookOwner& owner,
     const LoadHookState& options,
-    std::vector<Fact>& facts) {
+    std::int64_t& world) {
   const HookRecord first = read_checked(folder, 0, owner);
   if (first.world != group.size() && options.strict) {
     reject(
@@ -171,8 +165,7 @@ SavedHook read_share(
     check_same_save(file_of(folder, rank), record, first);
     add_residuals(share.state, record.state);
   }
-  facts.push_back({"world of the save", concat(first.world)});
-  add_numbers(facts, share.state);
+  world = first.world;
   return share;
 }
 
@@ -200,14 +193,12 @@ HookRecord make_record(
 
 }  // namespace
 
-void check_numbers(Hook& hook, const HookState& state) {
-  HookState own;
-  hook.save(own);
-  for (const auto& [name, number] : own.numbers) {
-    if (!state.numbers.contains(name)) {
-      fail("ddp", "the hook state has no number '", name, "'");
-    }
+std::vector<Fact> facts_of(const HookState& state) {
+  std::vector<Fact> facts;
+  for (const auto& [name, number] : state.numbers) {
+    facts.push_back({name, concat(number)});
   }
+  return facts;
 }
 
 void save_hook_state(
@@ -229,12 +220,14 @@ SavedHook load_hook_state(
     const std::string& folder,
     const HookOwner& owner,
     const LoadHookState& options,
-    const std::function<void()>& check) {
+    const AcceptState& accept) {
   SavedHook share;
   agree_checked(group, "load_hook_state", [&] {
-    check();
-    std::vector<Fact> facts;
-    share = read_share(group, folder, owner, options, facts);
+    std::int64_t world = 0;
+    share = read_share(group, folder, owner, options, world);
+    accept(share.state);
+    auto facts = facts_of(share.state);
+    facts.push_back({"world of the save", concat(world)});
     return facts;
   });
   return share;
@@ -256,7 +249,8 @@ HookRecord take_hook_state(
 SavedHook give_hook_state(
     const Group& group,
     const HookOwner& owner,
-    const std::function<HookRecord()>& find_record) {
+    const std::function<HookRecord()>& find_record,
+    const AcceptState& accept) {
   HookRecord record;
   agree_checked(group, "load_hook_state_dict", [&] {
     record = find_record();
@@ -272,8 +266,9 @@ SavedHook give_hook_state(
               ": save_hook_state keeps states for other worlds"));
     }
     check_record(where, record, group.rank(), owner);
-    std::vector<Fact> facts{{"save", concat(record.save)}};
-    add_numbers(facts, record.state);
+    accept(record.state);
+    auto facts = facts_of(record.state);
+    facts.push_back({"save", concat(record.save)});
     return facts;
   });
   return {std::move(record.layout), std::move(record.state)};

@@ -2,11 +2,14 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "gradwire/comm/group.h"
 #include "gradwire/ddp/hook_record.h"
 
 namespace gradwire {
+
+struct Fact;
 
 struct LoadHookState {
   // Refuse the state of another world instead of redistributing it.
@@ -19,9 +22,11 @@ struct SavedHook {
   HookState state;
 };
 
-// Throws Error unless the state has the numbers that the hook would save. Not
-// collective, but ranks have agreed on them.
-void check_numbers(Hook& hook, const HookState& state);
+// What ranks compare of a state.
+std::vector<Fact> facts_of(const HookState& state);
+
+// Throws Error for a state that the hook cannot go on with.
+using AcceptState = std::function<void(const HookState&)>;
 
 // Writes what `take` returns into this rank's file in the folder, which is made
 // if need be. Collective: when a rank cannot, every rank throws Error. A crash
@@ -34,17 +39,17 @@ void save_hook_state(
     const std::function<SavedHook()>& take);
 
 // What save_hook_state wrote for this rank. All ranks read rank 0's file too,
-// so the folder must be one that they share. `check` may throw first. In a
-// world of another size residuals are dealt out so that their sum over ranks is
-// what it was. Collective: throws Error on every rank, naming file and reason,
-// when a file is missing, damaged, of another version, hook, model or save, or
-// of another world where options.strict.
+// so the folder must be one that they share. In a world of another size
+// residuals are dealt out so that their sum over ranks is what it was.
+// Collective: throws Error on every rank, naming file and reason, when a file
+// is missing, damaged, of another version, hook, model or save, or of another
+// world where options.strict, and when `accept` throws.
 SavedHook load_hook_state(
     const Group& group,
     const std::string& folder,
     const HookOwner& owner,
     const LoadHookState& options,
-    const std::function<void()>& check);
+    const AcceptState& accept);
 
 // This rank's part without a file, for those who keep it elsewhere. Collective.
 HookRecord take_hook_state(
@@ -54,10 +59,11 @@ HookRecord take_hook_state(
 
 // What take_hook_state gave to this rank of a world of the same size.
 // Collective: throws Error on every rank when a record is of another hook,
-// model, world, rank or save, or cannot be found.
+// model, world, rank or save, or cannot be found, and when `accept` throws.
 SavedHook give_hook_state(
     const Group& group,
     const HookOwner& owner,
-    const std::function<HookRecord()>& find_record);
+    const std::function<HookRecord()>& find_record,
+    const AcceptState& accept);
 
 }  // namespace gradwire

@@ -186,7 +186,6 @@ void HookedReducer::end_step(const Step& watched) {
 
 void HookedReducer::end_step_of_others() {
   close({}, false);
-  recorder_.skip();
 }
 
 void HookedReducer::close_if_over() {
@@ -209,6 +208,8 @@ void HookedReducer::close(const Step& watched, bool counts) {
   }
   if (counts) {
     recorder_.count(std::move(step), spec_);
+  } else {
+    recorder_.count_of_others(step);
   }
 }
 

@@ -39,8 +39,6 @@ namespace gradwire {
 // backward that this thread waits for.
 class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
  public:
-  using Parameters = std::vector<std::shared_ptr<const Parameter>>;
-
   // `parameters` are the Reducer's, in its order. Ranks agree on `parent` and
   // hooks connect over `own`. Without a Reducer somebody hands over buckets by
   // reduce(), and without parameters those are called "0", "1" and so on as
@@ -121,7 +119,9 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   // The same without files: this rank's part, and its return. Collective.
   HookRecord take(const std::function<void()>& check);
   void give(const std::function<HookRecord()>& find_record);
-  // Without buckets, between two iterations and not collective.
+  // Without buckets, between two iterations. Setting is collective: throws
+  // Error on every rank, and nothing has changed, where a state is not of this
+  // hook or ranks have others.
   HookState hook_state();
   void set_hook_state(const HookState& state);
 
@@ -155,6 +155,7 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
 
   void rebuild_buckets_if_due(const std::function<void()>& check);
   SavedHook saved();
+  void check_state(const HookState& state) const;
   void restore(const SavedHook& saved);
   BucketLayout bucket_layout() const;
   void restore_buckets(const BucketLayout& layout);

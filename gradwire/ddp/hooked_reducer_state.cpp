@@ -24,7 +24,11 @@ void HookedReducer::load(
     const LoadHookState& options,
     const std::function<void()>& check) {
   check_group();
-  restore(load_hook_state(parent_, folder, owner(), options, check));
+  restore(load_hook_state(
+      parent_, folder, owner(), options, [&](const HookState& state) {
+        check();
+        check_state(state);
+      }));
 }
 
 HookRecord HookedReducer::take(const std::function<void()>& check) {
@@ -38,7 +42,10 @@ HookRecord HookedReducer::take(const std::function<void()>& check) {
 
 void HookedReducer::give(const std::function<HookRecord()>& find_record) {
   check_group();
-  restore(give_hook_state(parent_, owner(), find_record));
+  restore(give_hook_state(
+      parent_, owner(), find_record, [&](const HookState& state) {
+        check_state(state);
+      }));
 }
 
 // The next forward would do it. A state with the buckets that the next step has
@@ -61,14 +68,22 @@ SavedHook HookedReducer::saved() {
   return {bucket_layout(), std::move(state)};
 }
 
+void HookedReducer::check_state(const HookState& state) const {
+  if (!hook_) {
+    return;
+  }
+  Parameters parameters;
+  for (const auto& [tensor, parameter] : by_tensor_) {
+    parameters.push_back(parameter);
+  }
+  hook_->check(state, parameters);
+}
+
 void HookedReducer::restore(const SavedHook& saved) {
   close_if_over();
+  restore_buckets(saved.layout);
   if (hook_) {
-    check_numbers(*hook_, saved.state);
-    restore_buckets(saved.layout);
     hook_->load(saved.state);
-  } else {
-    restore_buckets(saved.layout);
   }
 }
 
@@ -83,7 +98,10 @@ HookState HookedReducer::hook_state() {
 
 void HookedReducer::set_hook_state(const HookState& state) {
   close_if_over();
-  check_numbers(*hook_, state);
+  agree_checked(parent_, "the state of a hook", [&] {
+    check_state(state);
+    return facts_of(state);
+  });
   hook_->load(state);
 }
 

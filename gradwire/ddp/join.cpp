@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -74,18 +75,28 @@ void Join::finish() {
   release_engines();
   std::mutex mutex;
   std::exception_ptr failure;
+  const auto note_failure = [&](const std::exception_ptr& error) {
+    const std::lock_guard lock(mutex);
+    failure = failure ? failure : error;
+  };
   const auto mirror = [&](JoinedDdp& joined) {
     try {
       joined.mirror();
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = failure ? failure : std::current_exception();
+      note_failure(std::current_exception());
     }
     joined.close();
   };
   std::vector<std::thread> threads;
   for (std::size_t i = 1; i < joined_.size(); ++i) {
-    threads.emplace_back(mirror, std::ref(*joined_[i]));
+    try {
+      threads.emplace_back(mirror, std::ref(*joined_[i]));
+    } catch (const std::system_error& e) {
+      note_failure(std::make_exception_ptr(Error(concat(
+          "[gradwire.ddp] no thread for a DDP of the Join could be started: ",
+          e.what()))));
+      joined_[i]->close();
+    }
   }
   mirror(*joined_.front());
   for (auto& thread : threads) {

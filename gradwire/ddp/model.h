@@ -19,7 +19,7 @@ namespace gradwire {
 // the module gives it, ignored ones left out.
 struct Model {
   // Parameters that require a gradient, in the module's order.
-  std::vector<std::shared_ptr<const Parameter>> trainable;
+  Parameters trainable;
   // Per trainable parameter: its gradient is sparse.
   std::vector<bool> sparse;
   // Parameters and buffers that rank 0 hands out at construction.

@@ -28,7 +28,7 @@ void StepRecorder::skip() {
 
 void StepRecorder::begin(Step::Time forward_began) {
   buckets_.clear();
-  step_ = {.number = steps_, .forward_began = forward_began};
+  step_ = {.number = next_number_, .forward_began = forward_began};
   if (forward_began != Step::Time()) {
     step_.forward_ended = Step::Clock::now();
   }
@@ -78,6 +78,7 @@ void StepRecorder::count(Step step, const std::string& hook) {
     ++failed_;
     return;
   }
+  ++next_number_;
   not_finite_ += step.outcome == Step::Outcome::kNotFinite;
   auto row = std::ranges::find(sent_by_hook_, hook, &HookBytes::hook);
   if (row == sent_by_hook_.end()) {
@@ -93,6 +94,11 @@ void StepRecorder::count(Step step, const std::string& hook) {
     sum_.exposed_ms += times.exposed_ms;
   }
   last_ = std::move(step);
+}
+
+void StepRecorder::count_of_others(const Step& step) {
+  next_number_ += step.outcome != Step::Outcome::kFailed;
+  skip();
 }
 
 void StepRecorder::report(Stats& stats) const {

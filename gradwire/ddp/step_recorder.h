@@ -56,6 +56,8 @@ class StepRecorder {
   Step end(const Step& watched);
   // A step of this hook has ended for good.
   void count(Step step, const std::string& hook);
+  // It was a step of other ranks, and is part of no sum.
+  void count_of_others(const Step& step);
   // What was sent since the last step belongs to none.
   void skip();
 
@@ -77,6 +79,8 @@ class StepRecorder {
   Step step_;
   std::vector<std::shared_ptr<BucketRecord>> buckets_;
 
+  // All steps that did not fail, those of others included: equal on all ranks.
+  std::int64_t next_number_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t not_finite_ = 0;
   std::int64_t failed_ = 0;

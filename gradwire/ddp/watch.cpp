@@ -123,7 +123,7 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
 };
 
 GradientWatch::GradientWatch(
-    const std::vector<std::shared_ptr<const Parameter>>& parameters,
+    const Parameters& parameters,
     Options options,
     std::function<void()> on_begin,
     std::function<void(const Step&)> on_end)

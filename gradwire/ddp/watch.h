@@ -30,7 +30,7 @@ class GradientWatch {
   // the thread that brings it; `on_end` when all of them are, with the times of
   // that backward.
   GradientWatch(
-      const std::vector<std::shared_ptr<const Parameter>>& parameters,
+      const Parameters& parameters,
       Options options,
       std::function<void()> on_begin,
       std::function<void(const Step&)> on_end);

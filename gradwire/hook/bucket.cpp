@@ -17,10 +17,7 @@ bool has_complex_type(const at::Tensor& reals) {
 }  // namespace
 
 Bucket::Bucket(
-    std::size_t index,
-    bool is_last,
-    at::Tensor buffer,
-    std::vector<std::shared_ptr<const Parameter>> parameters)
+    std::size_t index, bool is_last, at::Tensor buffer, Parameters parameters)
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),

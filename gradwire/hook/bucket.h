@@ -21,6 +21,8 @@ struct Parameter {
   }
 };
 
+using Parameters = std::vector<std::shared_ptr<const Parameter>>;
+
 // A flat gradient plus one view per parameter. Valid after the hook's call too:
 // it owns what it refers to. Not thread safe.
 class Bucket {
@@ -29,7 +31,7 @@ class Bucket {
       std::size_t index,
       bool is_last,
       at::Tensor buffer,
-      std::vector<std::shared_ptr<const Parameter>> parameters);
+      Parameters parameters);
 
   // Buckets of one backward are numbered 0, 1, 2... in the order in which all
   // ranks reduce them, and exactly one of them is the last.
@@ -71,7 +73,7 @@ class Bucket {
   std::size_t index_;
   bool is_last_;
   at::Tensor buffer_;
-  std::vector<std::shared_ptr<const Parameter>> parameters_;
+  Parameters parameters_;
 };
 
 }  // namespace gradwire

@@ -58,6 +58,9 @@ class Hook {
   // as the one that was saved would have.
   virtual void save(HookState&) {}
   virtual void load(const HookState&) {}
+  // Before load(): throws Error for a state that is not one that this hook
+  // saves for these parameters. Changes nothing.
+  virtual void check(const HookState&, const Parameters&) const {}
 
   // What the hook in use before still owed (see HookState), for this one to
   // send; between two iterations and not collective. False: it has no feedback,

@@ -42,10 +42,11 @@ bool ParameterMemory::fits(const Record& record, const Entries& entries) {
   return true;
 }
 
-void ParameterMemory::check_sizes(const Entries& entries) const {
+void ParameterMemory::check_sizes(
+    const ByName& state, const Entries& entries) const {
   for (const auto& [name, elems] : entries) {
-    const auto known = unplaced_.find(std::string(name));
-    if (known != unplaced_.end() && known->second.numel() != elems) {
+    const auto known = state.find(std::string(name));
+    if (known != state.end() && known->second.numel() != elems) {
       fail(
           "hook",
           "the ",
@@ -60,8 +61,23 @@ void ParameterMemory::check_sizes(const Entries& entries) const {
   }
 }
 
+void ParameterMemory::check(const ByName& state) const {
+  for (const auto& [name, floats] : state) {
+    if (!floats.defined() || floats.scalar_type() != at::kFloat ||
+        !floats.device().is_cpu() || floats.layout() != at::kStrided) {
+      fail(
+          "hook",
+          "the ",
+          what_,
+          " of parameter '",
+          name,
+          "' is no dense tensor of type Float on the cpu");
+    }
+  }
+}
+
 ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
-  check_sizes(entries);
+  check_sizes(unplaced_, entries);
   Record record;
   std::int64_t all = 0;
   for (const Entry& entry : entries) {

@@ -57,6 +57,10 @@ class ParameterMemory {
   // In fp32, whatever the type.
   ByName save() const;
   void load(const ByName& state);
+  // Throws Error for what save() would not have returned.
+  void check(const ByName& state) const;
+  // Throws Error when something in the state has another size than its entry.
+  void check_sizes(const ByName& state, const Entries& entries) const;
 
  private:
   struct Record {
@@ -69,7 +73,6 @@ class ParameterMemory {
 
   static bool fits(const Record& record, const Entries& entries);
   static ByName split(const Record& record);
-  void check_sizes(const Entries& entries) const;
   Record make_record(const Entries& entries);
 
   std::string what_;

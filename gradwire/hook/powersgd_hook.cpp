@@ -1,5 +1,6 @@
 #include "gradwire/hook/powersgd_hook.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -214,6 +215,25 @@ class PowerSgdHook : public StatefulHook {
   void load_more(const HookState& state) override {
     turn_ = static_cast<std::uint64_t>(state.numbers.at("turn"));
     bases_.load(state.shared);
+  }
+
+  // A matrix may have as many elements and another shape.
+  void check_more(
+      const HookState& state, const Parameters& parameters) const override {
+    check_count(state, "turn");
+    bases_.check(state.shared);
+    if (matrices_ == LowRank::Matrices::kBucket) {
+      return;
+    }
+    for (const auto& parameter : parameters) {
+      const Bucket alone(
+          0,
+          true,
+          at::empty({parameter->reals()}, parameter->tensor.scalar_type()),
+          {parameter});
+      const LowRank planned(alone, options_, matrices_);
+      bases_.check_sizes(state.shared, planned.basis_entries());
+    }
   }
 
   PowerSgdOptions options_;

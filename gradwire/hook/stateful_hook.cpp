@@ -123,6 +123,32 @@ void StatefulHook::load(const HookState& state) {
   forget_buckets();
 }
 
+void StatefulHook::check(
+    const HookState& state, const Parameters& parameters) const {
+  check_count(state, "step");
+  residuals_.check(state.residuals);
+  check_more(state, parameters);
+}
+
+void StatefulHook::check_count(
+    const HookState& state, const std::string& number) const {
+  const auto found = state.numbers.find(number);
+  if (found == state.numbers.end()) {
+    fail("hook", "the state of '", name(), "' has no number '", number, "'");
+  }
+  if (found->second < 0) {
+    fail(
+        "hook",
+        "the state of '",
+        name(),
+        "' has the number '",
+        number,
+        "' ",
+        found->second,
+        ", expected 0 or more");
+  }
+}
+
 bool StatefulHook::take_residuals(
     const std::map<std::string, at::Tensor>& owed) {
   if (has_feedback()) {

@@ -25,6 +25,7 @@ class StatefulHook : public Hook {
   void rebuild() final;
   void save(HookState& state) final;
   void load(const HookState& state) final;
+  void check(const HookState& state, const Parameters& parameters) const final;
   bool take_residuals(const std::map<std::string, at::Tensor>& owed) final;
 
  protected:
@@ -56,6 +57,10 @@ class StatefulHook : public Hook {
   // Beyond the number of steps and the residuals.
   virtual void save_more(HookState&) {}
   virtual void load_more(const HookState&) {}
+  virtual void check_more(const HookState&, const Parameters&) const {}
+
+  // Throws Error unless the state has this number, which counts something.
+  void check_count(const HookState& state, const std::string& number) const;
 
   const std::string& name() const {
     return traits_.name;

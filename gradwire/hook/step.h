@@ -28,7 +28,8 @@ struct Step {
     Bytes sent = {};
   };
 
-  // Counts the steps of one DDP from 0.
+  // Counts the steps of one DDP from 0, without those that failed: the same on
+  // all ranks.
   std::int64_t number = 0;
   Outcome outcome = Outcome::kOpen;
   // In the order of reduction.

@@ -29,6 +29,10 @@ class HookWrapper : public Hook {
   void load(const HookState& state) override {
     inner_->load(state);
   }
+  void check(
+      const HookState& state, const Parameters& parameters) const override {
+    inner_->check(state, parameters);
+  }
   bool take_residuals(const std::map<std::string, at::Tensor>& owed) override {
     return inner_->take_residuals(owed);
   }

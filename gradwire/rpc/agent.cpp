@@ -30,6 +30,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLongest = std::chrono::hours(24 * 20);
 // A loaded machine may keep a worker that lives from answering.
 constexpr milliseconds kShortestLiveness{100};
+// What the store may take beyond that.
+constexpr milliseconds kStoreGrace{1000};
 
 void check_duration(const char* option, milliseconds value) {
   if (value <= milliseconds(0) || value > kLongest) {
@@ -130,7 +132,7 @@ Agent::Agent(
   const auto turn = impl.store->add(concat("rpc/turn/", rank_), 1);
   const StorePtr store =
       c10::make_intrusive<c10d::PrefixStore>(concat("rpc/", turn), impl.store);
-  rendezvous_ = Rendezvous(store, rank_, world_);
+  rendezvous_ = Rendezvous(store->clone(), rank_, world_);
   exchange_names(name);
   try {
     start(name, store);
@@ -172,8 +174,10 @@ void Agent::meet() {
   rendezvous_.leave("started", "");
   wait_for_all("started");
   // From here on the store's timeout limits how long the agent waits for others
-  // when it leaves.
+  // when it leaves. A store that is silent for longer than a worker may be is
+  // lost, as rank 0 is, which serves it.
   agent_store_->setTimeout(options_.shutdown_timeout);
+  rendezvous_.expect_answers_within(options_.liveness + kStoreGrace);
   if (world_ > 1) {
     watch_ = std::make_unique<NeighbourWatch>(*this);
   }

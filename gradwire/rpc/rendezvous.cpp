@@ -29,7 +29,7 @@ auto Rendezvous::guarded(const Work& work) {
     return work();
   } catch (const std::exception& e) {
     throw CommError(concat(
-        "[gradwire.rpc] the store is lost, its host has left: ",
+        "[gradwire.rpc] the store of the workers is lost: ",
         first_line(e.what()),
         " (rank ",
         rank_,

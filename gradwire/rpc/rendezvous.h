@@ -26,7 +26,13 @@ class Rendezvous {
     std::function<void(std::chrono::milliseconds)> pause = {};
   };
 
+  // The store's timeout becomes this one's own: nobody else may use it.
   Rendezvous(StorePtr store, int rank, int world);
+
+  // A store that takes longer for an answer is lost.
+  void expect_answers_within(std::chrono::milliseconds timeout) {
+    store_->setTimeout(timeout);
+  }
 
   // Returns whether all ranks have left something by now.
   bool leave(const std::string& topic, const std::string& text);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "gradwire/base/process.h"
 #include "gradwire/comm/init.h"
 #include "gradwire/rpc/agent_impl.h"
 #include "gradwire/rpc/local_optimizer.h"
@@ -15,6 +16,8 @@ namespace {
 struct Current {
   std::mutex mutex;
   std::shared_ptr<Agent> agent;
+  // Of the agent. A forked child is no worker.
+  HomeProcess home;
 };
 
 Current& current() {
@@ -23,7 +26,16 @@ Current& current() {
   return *instance;
 }
 
+void set_agent(std::shared_ptr<Agent> agent) {
+  const std::lock_guard lock(current().mutex);
+  current().agent = std::move(agent);
+  current().home = HomeProcess();
+}
+
 std::shared_ptr<Agent> take_agent() {
+  if (!current().home.is_here()) {
+    return nullptr;
+  }
   const std::lock_guard lock(current().mutex);
   return std::exchange(current().agent, nullptr);
 }
@@ -58,6 +70,9 @@ void leave(
 }  // namespace
 
 std::shared_ptr<Agent> find_running_agent() {
+  if (!current().home.is_here()) {
+    return nullptr;
+  }
   const std::lock_guard lock(current().mutex);
   return current().agent;
 }
@@ -96,11 +111,8 @@ void init(const std::string& name, const Group& group, const Options& options) {
   if (!group) {
     fail("rpc", "got an empty group");
   }
-  auto agent = std::make_shared<Agent>(name, group, options);
-  {
-    const std::lock_guard lock(current().mutex);
-    current().agent = agent;
-  }
+  const auto agent = std::make_shared<Agent>(name, group, options);
+  set_agent(agent);
   try {
     agent->meet();
   } catch (...) {

@@ -5,6 +5,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/attachment.h"
 #include "gradwire/ddp/bucket_hook.h"
+#include "gradwire/ddp/comm_hook_type.h"
 #include "python/src/support.h"
 
 namespace gradwire::python {
@@ -301,6 +302,13 @@ void bind_bucket_hook(py::module_& m) {
           [](const BucketHook& self) {
             return to_dict(without_gil([&] { return self.state(); }));
           })
+      .def(
+          "set_state",
+          [](const std::shared_ptr<BucketHook>& self, const py::dict& state) {
+            interruptibly(
+                [self, set = to_state(state)] { self->set_state(set); });
+          },
+          py::arg("state"))
       .def("report", [](const BucketHook& self) {
         return to_list(without_gil([&] { return self.report(); }));
       });
@@ -311,6 +319,13 @@ void bind_bucket_hook(py::module_& m) {
 void bind_ddp(py::module_& m) {
   bind_attachment(m);
   bind_bucket_hook(m);
+  m.def("torch_hook_specs", [] {
+    std::map<std::string, std::string> specs;
+    for (const auto& row : comm_hook_names()) {
+      specs[row.name] = row.spec;
+    }
+    return specs;
+  });
 }
 
 }  // namespace gradwire::python

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models import flat_gradient, make_ddp, net, train
+from models import flat_gradient, flat_parameters, make_ddp, net, train
 from ranks import error_of, run
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as theirs
 from torch_state import without_numpy
@@ -49,6 +49,24 @@ def wrong(rank, world, state):
     ddp = make_ddp()
     ddp.register_comm_hook(state, powerSGD_hook)
     return error_of(train, ddp, rank, 1)
+
+
+def in_reverse(rank, world, steps_before):
+    """Gradients come in another order than parameters, so buckets are rebuilt."""
+    state = PowerSGDState(None, **OPTIONS)
+    ddp = make_ddp(net())
+    ddp.register_comm_hook(state, powerSGD_hook)
+    for step in range(6):
+        if step == steps_before:
+            state.iter = state.iter
+        train(ddp, rank, 1, first=step)
+    return flat_parameters(ddp)
+
+
+def test_a_state_whose_iter_is_set_goes_on_with_the_same_bits():
+    expected = run(2, in_reverse, None)
+    for parameters, again in zip(expected, run(2, in_reverse, 4)):
+        assert torch.equal(parameters, again)
 
 
 @pytest.mark.parametrize("state", [None, 4])

@@ -19,17 +19,12 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TEST(TorchNames, PythonHasTheSameNamesAndSpecs) {
+TEST(TorchNames, PythonHasTheSameNames) {
   std::ifstream file(GRADWIRE_SOURCE
                      "/python/gradwire/ddp_comm_hooks/__init__.py");
   const std::string python(std::istreambuf_iterator<char>(file), {});
   for (const auto& row : comm_hook_names()) {
-    const std::string spec = row.spec;
     EXPECT_THAT(python, HasSubstr(concat("\n    ", row.name, " = ")));
-    // Python gives ranks of PowerSGD by number.
-    const auto options = spec.find(":rank=");
-    EXPECT_THAT(python, HasSubstr(concat('"', spec.substr(0, options), '"')))
-        << row.name;
   }
 }
 

@@ -146,6 +146,20 @@ TEST(Pickle, SharingThatUnfoldsToALot) {
       "unfolds to more than");
 }
 
+// A number takes more than the byte it is written in.
+TEST(Pickle, SharedNumbersCountAsTheBytesTheyTake) {
+  const auto unfolded = [](char doublings) {
+    std::string bytes = "K\x01"s;
+    for (char n = 0; n < doublings; ++n) {
+      bytes += "q"s + n + "h" + n + "\x86";
+    }
+    FlatSink sink;
+    read_pickle(pickle(bytes), 0, sink);
+  };
+  unfolded(22);  // 2^23 values of 16 bytes
+  EXPECT_ERROR(DamagedError, unfolded(24), "unfolds to more than");
+}
+
 TEST(Pickle, WhatIsNone) {
   for (const std::string& each :
        {""s,

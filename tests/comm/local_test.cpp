@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
 #include <mutex>
 
 #include "gradwire/ddp/ddp.h"
@@ -75,6 +76,38 @@ TEST(Local, SumsAreTakenInRankOrderWhoeverIsTheLast) {
       EXPECT_EQ(sum.wait().item<float>(), 0.0f);
     }
   }
+}
+
+// The store of the threads is a more patient one: five minutes.
+TEST(Local, ARankThatDoesNotComeEndsMakingTheGroupInItsTimeout) {
+  const auto began = std::chrono::steady_clock::now();
+  run_threads(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 1) {
+          EXPECT_ERROR(
+              CommError, group.duplicate("alone"), "rank 0 does not answer");
+        }
+      },
+      {.timeout = milliseconds(300), .transport = "local"});
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::minutes(1));
+}
+
+// Nobody else's deadline waits for a callback.
+TEST(Local, ACallbackOfAFailureMayTakeLong) {
+  const auto slow = local_groups(2, milliseconds(100));
+  const auto quick = local_groups(2, milliseconds(200));
+  const auto first = slow[0].all_reduce(torch::ones({1}));
+  const auto second = quick[0].all_reduce(torch::ones({1}));
+  std::promise<void> over;
+  std::promise<bool> found;
+  first.on_done([&, failed = over.get_future().share()](const Future&) {
+    found.set_value(
+        failed.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  });
+  EXPECT_THROW(second.wait(), CommError);
+  over.set_value();
+  EXPECT_TRUE(found.get_future().get());
 }
 
 TEST(Local, DifferentCollectivesAreAnErrorOnEveryRankAndNoMore) {

@@ -21,6 +21,15 @@ std::string ask(RollCall& call) {
   return told.get_future().get();
 }
 
+std::string text_of(const Future& failed) {
+  try {
+    failed.wait();
+    return "no error";
+  } catch (const CommError& e) {
+    return e.what();
+  }
+}
+
 TEST(RollCall, NamesThoseWhoDoNotAnswer) {
   run_threads(
       3,
@@ -48,6 +57,26 @@ TEST(RollCall, NamesNobodyWhenAllAreHere) {
         EXPECT_EQ(ask(call), "");
       },
       {.transport = "local"});
+}
+
+// Ranks may have had different numbers of collectives under way.
+TEST(RollCall, FailuresOfOneLossAskOnce) {
+  run_threads(
+      2,
+      [](const Group& group) {
+        RollCall call(group);
+        std::vector<Future> named;
+        for (int i = 0; i < 3 - 2 * group.rank(); ++i) {
+          named.push_back(call.named(
+              Future::failed(std::make_exception_ptr(CommError("lost")))));
+        }
+        for (const auto& future : named) {
+          EXPECT_EQ(text_of(future), "lost");
+        }
+        // Those that come later know already.
+        EXPECT_EQ(text_of(call.named(named.front())), "lost");
+      },
+      {.timeout = std::chrono::seconds(4), .transport = "local"});
 }
 
 // Failures come from the threads of several collectives.

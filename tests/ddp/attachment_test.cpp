@@ -225,7 +225,7 @@ TEST(BucketHook, AStateOnOneRankOnly) {
             [&] {
               return group.rank() == 0 ? std::optional(state) : std::nullopt;
             }),
-        "rank 0 has step where rank 1 has (nothing)");
+        "its state is 'given' on rank 0 but 'none' on rank 1");
     EXPECT_ERROR(
         Error,
         BucketHook(
@@ -241,7 +241,7 @@ TEST(BucketHook, AStateOnOneRankOnly) {
     EXPECT_ERROR(
         Error,
         BucketHook(group, "powersgd", [&] { return std::optional(state); }),
-        "the hook state has no number 'turn'");
+        "the state of 'powersgd' has no number 'turn'");
   });
 }
 

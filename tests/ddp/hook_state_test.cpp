@@ -234,6 +234,73 @@ TEST(HookState, WhatDoesNotBelongIsRefusedOnEveryRank) {
   });
 }
 
+struct Matrix : torch::nn::Module {
+  explicit Matrix(at::IntArrayRef sizes) {
+    weight = register_parameter("weight", torch::zeros(sizes));
+  }
+  at::Tensor forward(const at::Tensor& gradient) {
+    return (weight * gradient).sum();
+  }
+  at::Tensor weight;
+};
+
+auto make_matrix(const Group& group, at::IntArrayRef sizes) {
+  return DistributedDataParallel(
+      std::make_shared<Matrix>(sizes),
+      group,
+      {.hook = "powersgd:rank=2,start=0"});
+}
+
+// A matrix of as many elements, whose basis has another shape.
+TEST(HookState, OfAnotherShapeIsRefusedOnEveryRankAndNothingIsLost) {
+  const TemporaryFolder folder;
+  run_threads(2, [&](const Group& group) {
+    const auto one_step = [&](auto& ddp, std::uint64_t seed) {
+      ddp->zero_grad();
+      ddp->forward(test::random_tensor(
+                       ddp->module()->weight.sizes(), 2 * seed + group.rank()))
+          .backward();
+      return ddp->module()->weight.grad().clone();
+    };
+    auto saved = make_matrix(group, {40, 80});
+    one_step(saved, 0);
+    saved->save_hook_state(folder.path());
+    auto other = make_matrix(group, {80, 40});
+    auto untouched = make_matrix(group, {80, 40});
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(same_bits(one_step(other, i), one_step(untouched, i)));
+      EXPECT_ERROR(
+          Error,
+          other->load_hook_state(folder.path()),
+          "of parameter 'weight' has 160 elements, expected 80");
+    }
+  });
+}
+
+// Damaged in a way that only a hook sees, and on one rank only.
+TEST(HookState, OfAnotherTypeIsRefusedOnEveryRankAndNothingIsLost) {
+  const TemporaryFolder folder;
+  save(2, "int8", folder.path());
+  const std::string file = folder / "hook-state.rank1";
+  HookRecord record = read_record(file);
+  for (auto& [name, residual] : record.state.residuals) {
+    residual = residual.to(torch::kDouble);
+  }
+  std::ofstream(file, std::ios::binary) << encode_record(record);
+  run_threads(2, [&](const Group& group) {
+    auto ddp = make(group, "int8");
+    auto untouched = make(group, "int8");
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(same_bits(
+          step(ddp, i, group.rank()), step(untouched, i, group.rank())));
+      EXPECT_ERROR(
+          Error,
+          ddp->load_hook_state(folder.path()),
+          "is no dense tensor of type Float on the cpu");
+    }
+  });
+}
+
 TEST(HookState, DamagedAndMixedFilesAreRefused) {
   const TemporaryFolder folder;
   const TemporaryFolder older;

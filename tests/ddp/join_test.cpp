@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <sstream>
 
 #include "gradwire/hook/registry.h"
 #include "tests/ddp/join_net.h"
 #include "tests/support/expect.h"
+#include "tests/support/no_threads.h"
 
 namespace gradwire::test {
 namespace {
@@ -116,6 +118,21 @@ TEST(Join, WorksWithEveryHook) {
   }
 }
 
+// Steps of others count: the next step has the same number everywhere.
+TEST(Join, StepsHaveTheSameNumberOnAllRanks) {
+  for (const char* hook : {"none", "int8"}) {
+    run_threads(3, [&](const Group& group) {
+      const Ddp ddp(make_net(7), group, {.hook = hook});
+      {
+        const Join join(ddp);
+        train(ddp, group, {1, 4, 2});
+      }
+      train(ddp, group, {1, 1, 1});
+      EXPECT_EQ(ddp->stats().last.number, 4) << hook;
+    });
+  }
+}
+
 TEST(Join, SeveralForwardsABackward) {
   run_threads(2, [](const Group& group) {
     const Ddp ddp(make_net(7), group, {.broadcast_buffers = false});
@@ -171,6 +188,25 @@ TEST(Join, StaticGraph) {
     });
   }
 }
+
+#ifdef GRADWIRE_TEST_NO_THREADS
+// The others do not wait for the DDP that has none.
+TEST(Join, WithoutAThreadForASecondDdp) {
+  run_threads(2, [](const Group& group) {
+    const Ddp one(make_net(7), group);
+    const Ddp two(make_net(7), group);
+    std::optional<Join> join;
+    join.emplace(one, two);
+    if (group.rank() == 0) {
+      const NoThreads no_threads;
+      EXPECT_ERROR(
+          Error, join->finish(), "no thread for a DDP of the Join could be");
+    } else {
+      EXPECT_THROW(join->finish(), Error);
+    }
+  });
+}
+#endif
 
 // Two models, used in another order by the ranks that have input.
 TEST(Join, SeveralDdps) {

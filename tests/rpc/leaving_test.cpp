@@ -1,6 +1,7 @@
 // Workers leave: together, in time, and also when others do not.
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include "gradwire/rpc/context.h"
 #include "tests/rpc/faults.h"
@@ -110,6 +111,54 @@ TEST(RpcLeavingProcesses, ServeEndsWhenAWorkerIsSilent) {
         kill(pid, SIGKILL);
       },
       options);
+}
+
+// Rank 0 serves the store, which answers no more either.
+TEST(RpcLeavingProcesses, ServeEndsWhenTheStoreIsSilent) {
+  once<register_faults>();
+  auto options = with_death_of(0);
+  options.rpc.liveness = 700ms;
+  run_joined(
+      2,
+      [](const Group& group) {
+        if (group.rank() == 0) {
+          over.get_future().wait_for(60s);
+          return;
+        }
+        const auto pid =
+            static_cast<pid_t>(rpc::call<std::int64_t>("worker0", "pid"));
+        std::thread stopping([pid] {
+          // In the middle of serve(), which looks at the store by then.
+          std::this_thread::sleep_for(300ms);
+          kill(pid, SIGSTOP);
+        });
+        const auto start = Clock::now();
+        EXPECT_THROW(rpc::serve(), CommError);
+        stopping.join();
+        EXPECT_LT(seconds_since(start), 10);
+        kill(pid, SIGKILL);
+      },
+      options);
+}
+
+// It has a copy of the worker, and none of its threads.
+TEST(RpcLeavingProcesses, AForkedChildEnds) {
+  once<register_faults>();
+  run_workers(2, [](const Group& group) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::exit(rpc::is_running() ? 2 : 3);
+    }
+    int status = -1;
+    for (int waited = 0; waitpid(child, &status, WNOHANG) == 0; ++waited) {
+      if (waited == 100) {
+        kill(child, SIGKILL);
+      }
+      std::this_thread::sleep_for(100ms);
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
+    EXPECT_EQ(rpc::call<int>(worker_name(1 - group.rank()), "sleep_ms", 1), 1);
+  });
 }
 
 // Workers exchange their ranks, and gradients still flow between them.

@@ -14,6 +14,7 @@ from typing import Any, Callable
 from torch.nn.parallel import DistributedDataParallel
 
 from .._attach import attach
+from .._native import torch_hook_specs
 from . import (
     debugging_hooks,
     default_hooks,
@@ -39,20 +40,19 @@ __all__ = [
     "register_ddp_comm_hook",
 ]
 
-# The native hook that does the same as a hook function.
+# The spec of the native hook that does the same as a hook function.
 _SPECS: dict[Callable[..., Any], str] = {
-    default_hooks.allreduce_hook: "allreduce",
-    default_hooks.fp16_compress_hook: "fp16",
-    default_hooks.bf16_compress_hook: "bf16",
-    quantization_hooks.quantization_pertensor_hook: (
-        "int8:block=tensor,ef=off,scheme=affine"
-    ),
-    quantization_hooks.quantization_perchannel_hook: (
-        "int8:block=512,ef=off,scheme=affine"
-    ),
-    powerSGD_hook.powerSGD_hook: "powersgd",
-    powerSGD_hook.batched_powerSGD_hook: "batched_powersgd",
-    debugging_hooks.noop_hook: "noop",
+    hook: torch_hook_specs()[name]
+    for name, hook in {
+        "ALLREDUCE": default_hooks.allreduce_hook,
+        "FP16_COMPRESS": default_hooks.fp16_compress_hook,
+        "BF16_COMPRESS": default_hooks.bf16_compress_hook,
+        "QUANTIZE_PER_TENSOR": quantization_hooks.quantization_pertensor_hook,
+        "QUANTIZE_PER_CHANNEL": quantization_hooks.quantization_perchannel_hook,
+        "POWER_SGD": powerSGD_hook.powerSGD_hook,
+        "BATCHED_POWER_SGD": powerSGD_hook.batched_powerSGD_hook,
+        "NOOP": debugging_hooks.noop_hook,
+    }.items()
 }
 
 

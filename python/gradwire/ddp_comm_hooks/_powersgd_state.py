@@ -97,8 +97,10 @@ class PowerSGDState:
         counters: dict[str, int],
         remembered: dict[str, dict[str, Any]],
     ) -> None:
-        # Native hooks by name, and what those will remember that are not made yet.
+        # Native hooks by name; those that stand still until they are told what to
+        # remember; and what they, and those that are not made yet, will remember.
         self._hooks: dict[str, BucketHook] = {}
+        self._paused: dict[str, BucketHook] = {}
         self._remembered = remembered
         # Hooks that have nothing to remember begin with step `iter`.
         self._begins_later = False
@@ -123,7 +125,9 @@ class PowerSGDState:
             raise AttributeError(
                 f"'{name}' cannot be changed: make another PowerSGDState"
             )
-        if name == "process_group" and self.__dict__.get("_hooks"):
+        if name == "process_group" and (
+            self.__dict__.get("_hooks") or self.__dict__.get("_paused")
+        ):
             raise AttributeError(
                 "'process_group' cannot be changed once the hook has run: set it before"
             )
@@ -167,9 +171,14 @@ class PowerSGDState:
             remembered = self._remembered.pop(name, None)
             if remembered is None and (self._iter > 0 or self._begins_later):
                 remembered = self._nothing()
-            hook = self._hooks[name] = BucketHook(
-                native_group(self.process_group), self._spec(name), remembered
-            )
+            hook = self._paused.pop(name, None)
+            if hook is None:
+                hook = BucketHook(
+                    native_group(self.process_group), self._spec(name), remembered
+                )
+            else:  # it knows its parameters
+                hook.set_state(remembered)
+            self._hooks[name] = hook
         return hook
 
     def _nothing(self) -> dict[str, Any]:
@@ -243,6 +252,7 @@ class PowerSGDState:
             self._remembered[name] = hook.state()
         for state in self._remembered.values():
             state["numbers"]["step"] = value
+        self._paused.update(self._hooks)
         self._hooks.clear()
         self._iter = value
         self._begins_later = True
