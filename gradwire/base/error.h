@@ -87,5 +87,11 @@ template <class... Parts>
 [[noreturn]] void fail(const char* room, const Parts&... parts) {
   throw Error(concat("[gradwire.", room, "] ", parts...));
 }
+// The same where it is known where it happened.
+template <class... Parts>
+[[noreturn]] void fail_at(
+    const Place& place, const char* room, const Parts&... parts) {
+  throw Error(concat("[gradwire.", room, "] ", parts...), place);
+}
 
 }  // namespace gradwire

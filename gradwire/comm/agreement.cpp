@@ -111,18 +111,9 @@ class Board {
   }
 
   [[noreturn]] void fail_waiting(const std::string& what) const {
-    throw CommError(concat(
-        "[gradwire.comm] ",
-        subject_,
-        ": ",
-        what,
-        " (rank ",
-        origin_.rank,
-        " of ",
-        origin_.world,
-        " waited on group '",
-        origin_.group,
-        "')"));
+    throw CommError(
+        concat("[gradwire.comm] ", subject_, ": ", what),
+        {.rank = origin_.rank, .group = origin_.group});
   }
 
   c10d::Store& store_;

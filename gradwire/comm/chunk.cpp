@@ -73,8 +73,9 @@ Codec::Bytes Chunk::bytes(const plan::Place& place) const {
 std::vector<Codec::ConstBytes> Chunk::bytes(
     const std::vector<plan::Place>& places) const {
   std::vector<Codec::ConstBytes> result;
+  result.reserve(places.size());
   for (const plan::Place& place : places) {
-    result.push_back(bytes(place));
+    result.emplace_back(bytes(place));
   }
   return result;
 }

@@ -36,7 +36,8 @@ std::vector<Lane::Phase> exchange_phases(int world) {
   return phases;
 }
 
-Exchange::Exchange(std::shared_ptr<const Codec> codec, const Layout& layout)
+Exchange::Exchange(
+    const std::shared_ptr<const Codec>& codec, const Layout& layout)
     : run_(std::make_shared<ExchangeRun>()),
       elems_(codec::count_elems(layout.segments)) {
   const std::int64_t chunks = chunks_of(*codec, layout);
@@ -80,7 +81,7 @@ Future Exchange::start(Lane& lane, Use use) {
         " elements got ",
         use.values.numel());
   }
-  const Future future = run_->begin(
+  Future future = run_->begin(
       use.result.defined() ? use.result : use.values, chunks_.size());
   run_->floats = use.values;
   if (use.values.scalar_type() != at::kFloat) {

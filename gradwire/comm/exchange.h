@@ -56,7 +56,8 @@ class Exchange {
     std::string asked = {};
   };
 
-  Exchange(std::shared_ptr<const codec::Codec> codec, const Layout& layout);
+  Exchange(
+      const std::shared_ptr<const codec::Codec>& codec, const Layout& layout);
   ~Exchange();
   Exchange(const Exchange&) = delete;
 

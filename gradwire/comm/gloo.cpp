@@ -25,11 +25,11 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) {
 // segments of at most 1 MiB; a segment is a whole number of elements.
 std::int64_t ring_chunk_bytes(
     int world, std::int64_t total_bytes, std::int64_t elem_bytes) {
-  constexpr std::int64_t kMostSegmentBytes = 1024 * 1024;
+  constexpr std::int64_t kMostSegmentBytes = std::int64_t{1} << 20;
   const std::int64_t most =
       elem_bytes * std::max<std::int64_t>(1, kMostSegmentBytes / elem_bytes);
-  const std::int64_t wanted =
-      std::max<std::int64_t>(divide_up(total_bytes, most), 2 * world);
+  const std::int64_t wanted = std::max<std::int64_t>(
+      divide_up(total_bytes, most), std::int64_t{2} * world);
   const std::int64_t segments = divide_up(wanted, world) * world;
   const std::int64_t segment_bytes =
       divide_up(divide_up(total_bytes, segments), elem_bytes) * elem_bytes;

@@ -166,7 +166,7 @@ StorePtr open_file_store(const Plan& plan) {
   return store;
 }
 
-CommError unreachable(const Plan& plan, const std::string& why) {
+std::string explain_unreachable(const Plan& plan, const std::string& why) {
   const auto& place = plan.place;
   const std::string rank = concat(
       "[gradwire.comm] rank ", place.rank, " of ", place.world, " cannot ");
@@ -176,21 +176,20 @@ CommError unreachable(const Plan& plan, const std::string& why) {
       " s: ",
       why);
   if (!plan.file.empty()) {
-    return CommError(
-        concat(rank, "open the file '", plan.file, "' of the store", end));
+    return concat(rank, "open the file '", plan.file, "' of the store", end);
   }
   const std::string where =
       concat(" the store at ", place.host, ":", place.port);
   if (serves_store(place)) {
-    return CommError(concat(rank, "serve", where, end));
+    return concat(rank, "serve", where, end);
   }
-  return CommError(concat(
-      rank, "reach", where, ", which ", server_of(place), " serves,", end));
+  return concat(
+      rank, "reach", where, ", which ", server_of(place), " serves,", end);
 }
 
 StorePtr open_store(const Plan& plan) {
   const auto failure = [plan](const std::string& why) {
-    return unreachable(plan, why);
+    return CommError(explain_unreachable(plan, why));
   };
   if (!plan.file.empty()) {
     return open_shared_store(

@@ -73,7 +73,9 @@ std::shared_ptr<LocalRoom> find_room(const StorePtr& store) {
 Bytewise to_bytes(const at::Tensor& tensor, const Bytewise& rows, int world) {
   const auto total = static_cast<std::int64_t>(tensor.nbytes());
   if (rows.empty()) {
-    return Bytewise(static_cast<std::size_t>(world), total / world);
+    Bytewise equal;
+    equal.assign(static_cast<std::size_t>(world), total / world);
+    return equal;
   }
   const std::int64_t row =
       tensor.size(0) > 0 ? total / tensor.size(0) : std::int64_t{0};

@@ -4,6 +4,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/comm/aside.h"
+#include "gradwire/comm/callback_scope.h"
 #include "gradwire/comm/transport.h"
 
 namespace gradwire {
@@ -90,6 +91,7 @@ void LocalRoom::finish(Meeting meeting) const {
   } catch (const std::exception& e) {
     error = disagreement(group_, first_line(e.what()));
   }
+  const CallbackScope callbacks;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
     if (error) {
       meeting.futures[rank]->setError(error);
@@ -165,6 +167,7 @@ std::vector<LocalRoom::Failure> LocalRoom::lose(const std::string& why) {
 }
 
 void LocalRoom::complete_all(const std::vector<Failure>& failures) {
+  const CallbackScope callbacks;
   for (const auto& [future, error] : failures) {
     future->setError(error);
   }

@@ -151,7 +151,6 @@ Group make_group(
     StorePtr store, int rank, int world, const GroupOptions& options) {
   auto impl = std::shared_ptr<Group::Impl>(new Group::Impl, destroy);
   impl->options = options;
-  impl->store = store;
   impl->origin = {options.name, rank, world};
   impl->meter = options.meter ? options.meter : std::make_shared<ByteMeter>();
   const auto own_store =
@@ -159,6 +158,7 @@ Group make_group(
   impl->transport =
       connect_ranks(own_store, impl->origin, options, impl->meter);
   impl->process_group = make_process_group(own_store, impl->transport);
+  impl->store = std::move(store);
   return Group(std::move(impl));
 }
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -65,10 +66,8 @@ std::string RollBook::who_is_missing(const std::string& name) const {
 std::string RollBook::look(const std::string& name) const {
   const auto until = Clock::now() + patience_;
   say_here(name);
-  std::vector<int> missing;
-  for (int rank = 0; rank < origin_.world; ++rank) {
-    missing.push_back(rank);
-  }
+  std::vector<int> missing(static_cast<std::size_t>(origin_.world));
+  std::iota(missing.begin(), missing.end(), 0);
   while (true) {
     std::erase_if(
         missing, [&](int rank) { return store_->check({key(name, rank)}); });

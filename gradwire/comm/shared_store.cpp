@@ -60,7 +60,9 @@ class StoreLine {
   // A connection that waits for an answer closes when there is one.
   ~StoreLine() {
     if (state_->process != getpid()) {
-      new std::shared_ptr<State>(state_);  // the thread is not in this fork
+      // The thread is not in this fork, and without memory nothing is left.
+      // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+      new std::shared_ptr<State>(state_);
       return;
     }
     std::unique_lock lock(state_->mutex);
@@ -279,7 +281,7 @@ class Lines {
     std::erase_if(
         known_, [](const Known& known) { return known.line.expired(); });
     for (const Known& known : known_) {
-      const auto line = known.line.lock();
+      auto line = known.line.lock();
       if (line && known.store.lock() == store) {
         return line;
       }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "gradwire/base/error.h"
+#include "gradwire/comm/callback_scope.h"
 
 namespace gradwire {
 
@@ -19,7 +20,7 @@ std::exception_ptr collective_failure(
       origin.world,
       ": ",
       what,
-      " (a peer is lost or late: rebuild the group or end the process)")));
+      "; a peer is lost or late: rebuild the group or end the process")));
 }
 
 Transport::Transport(Origin origin, std::shared_ptr<ByteMeter> meter)
@@ -88,6 +89,7 @@ Future Transport::named(
       c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
   collective->addCallback(
       [future, operation, result, origin = origin_](c10::ivalue::Future& done) {
+        const CallbackScope callbacks;
         if (done.hasError()) {
           future->setError(collective_failure(
               *origin, operation, done.tryRetrieveErrorMessage()));

@@ -85,13 +85,12 @@ struct Attachment::Impl {
 
   void check_between_iterations(const char* call) const {
     if (hooked->in_backward()) {
-      fail(
+      fail_at(
+          {.rank = group.rank()},
           "ddp",
           call,
           " was called in the middle of a backward, expected it between two "
-          "iterations (rank ",
-          group.rank(),
-          ")");
+          "iterations");
     }
   }
 

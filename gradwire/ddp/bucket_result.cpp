@@ -67,7 +67,7 @@ void BucketResult::set_error_later(const std::exception_ptr& error) const {
     set_error(error, missing);
     return;
   }
-  failures_->waiting.push_back(
+  failures_->waiting.emplace_back(
       [*this, error] { set_error(error, *failures_->missing); });
   if (failures_->waiting.size() > 1) {
     return;

@@ -149,7 +149,7 @@ void DdpEngine::Impl::rebuild_buckets() {
 void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
   const auto names = watch->missing();
   if (names.empty()) {
-    fail("ddp", error.what_without_backtrace(), " (rank ", group.rank(), ")");
+    fail_at({.rank = group.rank()}, "ddp", error.what_without_backtrace());
   }
   const char* advice =
       options.static_graph
@@ -159,7 +159,8 @@ void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
           : "set find_unused_parameters, or do not compute what the loss does "
             "not "
             "use";
-  fail(
+  fail_at(
+      {.rank = group.rank()},
       "ddp",
       "the last backward did not finish: ",
       names.size(),
@@ -168,10 +169,7 @@ void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
       " parameters got no gradient: ",
       join(names),
       "; ",
-      advice,
-      " (rank ",
-      group.rank(),
-      ")");
+      advice);
 }
 
 void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {

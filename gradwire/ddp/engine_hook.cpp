@@ -60,26 +60,24 @@ void DdpEngine::load_hook_state(
 // Ranks without input could not take part.
 void DdpEngine::Impl::check_no_join(const char* call) {
   if (current_join()) {
-    fail(
+    fail_at(
+        {.rank = group.rank()},
         "ddp",
         call,
-        " was called inside of a Join, expected it before or after (rank ",
-        group.rank(),
-        ")");
+        " was called inside of a Join, expected it before or after");
   }
 }
 
 // A backward that failed is over, though not all gradients are there.
 void DdpEngine::Impl::check_between_iterations(const char* call) const {
   if (watch->armed() && !hooked->failed()) {
-    fail(
+    fail_at(
+        {.rank = group.rank()},
         "ddp",
         call,
         " was called between forward and backward, expected it before "
         "forward; a forward without a backward belongs under "
-        "torch::NoGradGuard (rank ",
-        group.rank(),
-        ")");
+        "torch::NoGradGuard");
   }
 }
 

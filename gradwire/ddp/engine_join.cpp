@@ -42,13 +42,12 @@ void DdpEngine::Impl::check_first_graph() {
   const bool stops =
       current_join() ? missed_first_graph : someone_missed_first_graph;
   if (stops && syncing) {
-    fail(
+    fail_at(
+        {.rank = group.rank()},
         "ddp",
         "with static_graph every rank must have input in the first iteration; ",
         missed_first_graph ? "this one" : "another one",
-        " had none (rank ",
-        group.rank(),
-        ")");
+        " had none");
   }
 }
 
@@ -94,7 +93,8 @@ void DdpEngine::Impl::shadow_forward(bool syncs, int root) {
 // Says that this rank used no parameter.
 Future DdpEngine::Impl::send_empty_map() const {
   const auto count = static_cast<std::int64_t>(model.trainable.size());
-  return group.all_reduce(at::zeros({count}, at::kInt));
+  return group.all_reduce(
+      at::zeros({count}, at::TensorOptions(at::kInt).device(group.device())));
 }
 
 void DdpEngine::Impl::shadow_backward() {
@@ -112,6 +112,7 @@ void DdpEngine::Impl::shadow_backward() {
   }
   std::vector<Future::Raw> results;
   auto buckets = compat::zero_buckets(reducer());
+  results.reserve(buckets.size());
   for (auto& bucket : buckets) {
     results.push_back(reducer().run_comm_hook(bucket));
   }

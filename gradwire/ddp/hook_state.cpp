@@ -195,6 +195,7 @@ HookRecord make_record(
 
 std::vector<Fact> facts_of(const HookState& state) {
   std::vector<Fact> facts;
+  facts.reserve(state.numbers.size());
   for (const auto& [name, number] : state.numbers) {
     facts.push_back({name, concat(number)});
   }

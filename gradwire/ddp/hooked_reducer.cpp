@@ -273,11 +273,11 @@ Bucket HookedReducer::next_bucket(const c10d::GradBucket& bucket) {
     members.push_back(find(tensor));
     seen_.insert(tensor.unsafeGetTensorImpl());
   }
-  return Bucket(
+  return {
       recorder_.buckets() - 1,
       learns_ ? bucket.isLast() : has_all_parameters(),
       bucket.getBuffer(),
-      std::move(members));
+      std::move(members)};
 }
 
 const std::shared_ptr<const Parameter>& HookedReducer::find(
@@ -312,11 +312,10 @@ bool HookedReducer::lost_group() const {
 
 void HookedReducer::check_group() const {
   if (lost_group()) {
-    throw CommError(concat(
+    throw CommError(
         "[gradwire.ddp] a collective of the last backward failed: rebuild the "
-        "group and the DDP on it, or end the process (rank ",
-        own_.rank(),
-        ")"));
+        "group and the DDP on it, or end the process",
+        {.rank = own_.rank()});
   }
 }
 

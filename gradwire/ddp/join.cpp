@@ -42,6 +42,7 @@ Join::Join(const std::vector<DdpEngine*>& engines, const JoinOptions& options)
   }
 }
 
+// NOLINTNEXTLINE(bugprone-exception-escape): as finish() does
 Join::~Join() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_before_) {
     detach();

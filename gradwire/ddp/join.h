@@ -44,6 +44,7 @@ class Join {
   Join(const std::vector<DdpEngine*>& engines, const JoinOptions& options);
   // As finish(), unless an exception is on its way: then others are left to
   // notice that this rank is gone.
+  // NOLINTNEXTLINE(bugprone-exception-escape): as finish() does
   ~Join() noexcept(false);
   Join(const Join&) = delete;
 

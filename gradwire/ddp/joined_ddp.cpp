@@ -36,17 +36,21 @@ JoinedDdp::JoinedDdp(DdpEngine& engine, const JoinOptions& options)
 
 JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
   const at::NoGradGuard no_grad;
-  auto events = at::zeros({world_}, at::kLong);
-  auto* each = events.data_ptr<std::int64_t>();
-  each[rank_] = own;
-  control().all_reduce(events).wait();
+  const Group control = this->control();
+  auto events = at::zeros(
+      {world_}, at::TensorOptions(at::kLong).device(control.device()));
+  events[rank_] = own;
+  control.all_reduce(events).wait();
+  const at::Tensor here = events.cpu();
+  const auto* each = here.const_data_ptr<std::int64_t>();
   Roster roster;
   for (int rank = 0; rank < world_; ++rank) {
     if (each[rank] == 0) {
       continue;
     }
     if (roster.event && *roster.event != static_cast<Event>(each[rank])) {
-      fail(
+      fail_at(
+          {.rank = rank_},
           "ddp",
           "ranks in a Join do different things: rank ",
           roster.lead,
@@ -55,10 +59,7 @@ JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
           ", rank ",
           rank,
           " ",
-          name_of(each[rank]),
-          " (rank ",
-          rank_,
-          ")");
+          name_of(each[rank]));
     }
     roster.event = static_cast<Event>(each[rank]);
     roster.lead = rank;
@@ -73,15 +74,13 @@ JoinedDdp::Roster JoinedDdp::exchange(std::int64_t own) {
 JoinedDdp::Roster JoinedDdp::announce(Event event) {
   const Roster roster = exchange(static_cast<std::int64_t>(event));
   if (throws_ && roster.active < world_) {
-    fail(
+    fail_at(
+        {.rank = rank_},
         "ddp",
         world_ - roster.active,
         " of ",
         world_,
-        " ranks have no more input, and throw_on_early_termination is set "
-        "(rank ",
-        rank_,
-        " has some)");
+        " ranks have no more input, and throw_on_early_termination is set");
   }
   return roster;
 }
@@ -141,7 +140,7 @@ void JoinedDdp::warn_when_long() {
 Group JoinedDdp::control() {
   const std::lock_guard lock(control_mutex_);
   if (!control_) {
-    fail("ddp", "the Join is over (rank ", rank_, ")");
+    fail_at({.rank = rank_}, "ddp", "the Join is over");
   }
   return control_;
 }

@@ -73,16 +73,14 @@ struct GradientWatch::State : std::enable_shared_from_this<State> {
       if (options.static_graph) {
         return false;
       }
-      fail(
+      fail_at(
+          {.rank = options.rank},
           "ddp",
           "the gradient of '",
           names[index],
           "' became ready twice in one backward: the parameter is used "
           "outside of forward(), in several backward calls or by reentrant "
-          "checkpointing; call backward once a forward, or set static_graph "
-          "(rank ",
-          options.rank,
-          ")");
+          "checkpointing; call backward once a forward, or set static_graph");
     }
     ready[index] = 1;
     return ++ready_count == 1;

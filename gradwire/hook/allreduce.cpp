@@ -14,7 +14,7 @@ class Allreduce : public Hook {
 
   Future reduce(Bucket& bucket) override {
     // Scaled first, so that a sum of half-precision gradients cannot overflow.
-    at::Tensor buffer = bucket.buffer();
+    const at::Tensor& buffer = bucket.buffer();
     if (group_.size() > 1) {
       buffer.mul_(1.0 / group_.size());
     }

@@ -75,7 +75,7 @@ Bucket Bucket::with_buffer(at::Tensor buffer) const {
         " elements, expected ",
         buffer_.numel());
   }
-  return Bucket(index_, is_last_, std::move(buffer), parameters_);
+  return {index_, is_last_, std::move(buffer), parameters_};
 }
 
 }  // namespace gradwire

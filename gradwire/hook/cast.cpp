@@ -24,7 +24,7 @@ class CastWrapper : public HookWrapper {
     at::Tensor& narrow = buffers_[bucket.index()];
     if (!narrow.defined() || narrow.numel() != bucket.buffer().numel()) {
       narrow = at::empty(
-          {bucket.buffer().numel()}, at::TensorOptions().dtype(narrow_));
+          {bucket.buffer().numel()}, bucket.buffer().options().dtype(narrow_));
     }
     narrow.copy_(bucket.buffer());
     Bucket cast = bucket.with_buffer(narrow);

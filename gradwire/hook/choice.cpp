@@ -10,10 +10,6 @@
 namespace gradwire {
 namespace {
 
-std::string describe(const Hook& hook) {
-  return "custom " + c10::demangle(typeid(hook).name());
-}
-
 // Of who is whose: ranks may be threads.
 std::mutex& users_mutex() {
   static std::mutex mutex;
@@ -26,7 +22,12 @@ CheckedHook::CheckedHook(HookSpec spec)
     : text_(spec.text()), spec_(std::move(spec)) {}
 
 CheckedHook::CheckedHook(std::shared_ptr<Hook> hook, bool shareable)
-    : text_(describe(*hook)), hook_(std::move(hook)), shareable_(shareable) {}
+    : hook_(std::move(hook)), shareable_(shareable) {
+  const Hook& made = *hook_;
+  text_ = concat(
+      "custom ",
+      made.spec_.empty() ? c10::demangle(typeid(made).name()) : made.spec_);
+}
 
 void CheckedHook::check_free(const void* user) const {
   if (!hook_ || shareable_) {
@@ -61,7 +62,7 @@ CheckedHook HookChoice::check() const {
   if (!hook_) {
     fail("hook", "got an empty spec or a null hook, expected a hook");
   }
-  return CheckedHook(hook_, shareable_);
+  return {hook_, shareable_};
 }
 
 }  // namespace gradwire

@@ -18,8 +18,8 @@ class CheckedHook {
   // `shareable`: several DDPs may have this object.
   CheckedHook(std::shared_ptr<Hook> hook, bool shareable);
 
-  // The canonical spec, "none", or "custom <type>" for an object. Ranks compare
-  // it.
+  // The canonical spec, "none", or for an object "custom" with the spec that it
+  // was made of, else with its type. Ranks compare it.
   const std::string& text() const {
     return text_;
   }

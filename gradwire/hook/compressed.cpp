@@ -58,8 +58,7 @@ class CompressedHook : public StatefulHook {
   Future pass(const Bucket& bucket) override {
     if (has_feedback() && !bucket.is_sparse()) {
       const auto& owed = residuals().of(bucket.index(), entries_of(bucket));
-      at::Tensor buffer = bucket.buffer();
-      buffer.add_(owed.before);
+      bucket.buffer().add_(owed.before);
       at::Tensor after = owed.after;
       after.zero_();
     }

@@ -78,6 +78,9 @@ class Hook {
 
  private:
   friend class CheckedHook;
+  friend class HookSpec;
+  // Canonical; empty for one that was made without a spec.
+  std::string spec_;
   // The one that this object serves, while it lives.
   std::weak_ptr<const void> user_;
 };

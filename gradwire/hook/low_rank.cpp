@@ -369,7 +369,8 @@ bool LowRank::may_overflow() const {
   for (const Shape& shape : shapes_) {
     rank = std::max(rank, shape.rank);
   }
-  return bound * static_cast<double>(rank) >= largest_number(type_);
+  return bound * static_cast<double>(rank) >=
+         largest_number(c10::typeMetaToScalarType(gradients_.dtype()));
 }
 
 // In parts, whatever the type.
@@ -379,7 +380,7 @@ double LowRank::norm_of(const at::Tensor& flat) {
     const std::int64_t elems = std::min(scratch_.numel(), flat.numel() - from);
     const at::Tensor part =
         scratch_.narrow(0, 0, elems).copy_(flat.narrow(0, from, elems));
-    const double norm = at::linalg_vector_norm(part).item<double>();
+    const auto norm = at::linalg_vector_norm(part).item<double>();
     squares += norm * norm;
   }
   return std::sqrt(squares);

@@ -179,7 +179,8 @@ class LowRank {
   Matrices matrices_;
   std::vector<std::string> names_;
   std::vector<std::int64_t> elems_;
-  at::ScalarType type_;
+  // Type and device of the gradients.
+  at::TensorOptions gradients_;
   std::vector<Shape> shapes_;
   std::vector<Rest> rest_;
   std::vector<std::size_t> in_full_;

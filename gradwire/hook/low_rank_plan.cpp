@@ -21,7 +21,7 @@ LowRank::LowRank(
     const Bucket& bucket, const PowerSgdOptions& options, Matrices matrices)
     : options_(options),
       matrices_(matrices),
-      type_(bucket.buffer().scalar_type()) {
+      gradients_(bucket.buffer().options()) {
   for (std::size_t i = 0; i < bucket.size(); ++i) {
     names_.push_back(bucket.parameter(i).name);
     elems_.push_back(bucket.elems(i));
@@ -41,8 +41,8 @@ LowRank::LowRank(
          shape.columns,
          std::min(kScratchElems, shape.rows * shape.columns)});
   }
-  loaded_ = at::zeros({scratch}, at::kFloat);
-  scratch_ = at::zeros({scratch}, at::kFloat);
+  loaded_ = at::zeros({scratch}, gradients_.dtype(at::kFloat));
+  scratch_ = at::zeros({scratch}, gradients_.dtype(at::kFloat));
   residual_norms_.assign(
       names_.size(), std::numeric_limits<double>::quiet_NaN());
 }
@@ -130,15 +130,17 @@ void LowRank::plan_memory() {
 LowRank::Message LowRank::make_message(
     std::int64_t elems, bool may_be_first) const {
   Message message;
-  message.wire = at::zeros({elems + (may_be_first ? rest_elems_ : 0)}, type_);
-  message.floats = type_ == at::kFloat ? message.wire.narrow(0, 0, elems)
-                                       : at::zeros({elems}, at::kFloat);
+  message.wire =
+      at::zeros({elems + (may_be_first ? rest_elems_ : 0)}, gradients_);
+  message.floats = message.wire.scalar_type() == at::kFloat
+                       ? message.wire.narrow(0, 0, elems)
+                       : at::zeros({elems}, gradients_.dtype(at::kFloat));
   return message;
 }
 
 bool LowRank::fits(const Bucket& bucket) const {
   if (bucket.size() != names_.size() ||
-      bucket.buffer().scalar_type() != type_) {
+      bucket.buffer().dtype() != gradients_.dtype()) {
     return false;
   }
   for (std::size_t i = 0; i < bucket.size(); ++i) {

@@ -64,14 +64,16 @@ void ParameterMemory::check_sizes(
 void ParameterMemory::check(const ByName& state) const {
   for (const auto& [name, floats] : state) {
     if (!floats.defined() || floats.scalar_type() != at::kFloat ||
-        !floats.device().is_cpu() || floats.layout() != at::kStrided) {
+        floats.device() != numbers_.device() ||
+        floats.layout() != at::kStrided) {
       fail(
           "hook",
           "the ",
           what_,
           " of parameter '",
           name,
-          "' is no dense tensor of type Float on the cpu");
+          "' is no dense tensor of type Float on the ",
+          numbers_.device());
     }
   }
 }
@@ -83,7 +85,7 @@ ParameterMemory::Record ParameterMemory::make_record(const Entries& entries) {
   for (const Entry& entry : entries) {
     all += entry.elems;
   }
-  record.floats = {at::zeros({all}, type_), at::zeros({all}, type_)};
+  record.floats = {at::zeros({all}, numbers_), at::zeros({all}, numbers_)};
   std::int64_t begin = 0;
   for (const auto& [view, count] : entries) {
     const std::string name(view);

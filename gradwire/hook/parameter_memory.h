@@ -35,9 +35,10 @@ class ParameterMemory {
     at::Tensor after;
   };
 
-  // `what` it is, for errors: "residual".
-  explicit ParameterMemory(std::string what, at::ScalarType type = at::kFloat)
-      : what_(std::move(what)), type_(type) {}
+  // `what` it is, for errors: "residual". `numbers`: their type, and where they
+  // are.
+  ParameterMemory(std::string what, const at::TensorOptions& numbers)
+      : what_(std::move(what)), numbers_(numbers) {}
 
   // For a bucket with these entries. Throws Error when a parameter has another
   // size than it had.
@@ -76,7 +77,7 @@ class ParameterMemory {
   Record make_record(const Entries& entries);
 
   std::string what_;
-  at::ScalarType type_;
+  at::TensorOptions numbers_;
   // By bucket index.
   std::map<std::size_t, Record> records_;
   // Of parameters that no record has.

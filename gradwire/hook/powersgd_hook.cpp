@@ -128,7 +128,10 @@ class PowerSgdHook : public StatefulHook {
             context.group,
             phases_of(options)),
         options_(options),
-        matrices_(matrices) {}
+        matrices_(matrices),
+        bases_(
+            "subspace",
+            at::TensorOptions(at::kFloat).device(context.group.device())) {}
 
   ~PowerSgdHook() override {
     stop_lane();
@@ -240,7 +243,7 @@ class PowerSgdHook : public StatefulHook {
   LowRank::Matrices matrices_;
   // Steps that were compressed and taken.
   std::uint64_t turn_ = 0;
-  ParameterMemory bases_{"subspace"};
+  ParameterMemory bases_;
   std::map<std::size_t, std::shared_ptr<LowRank>> buckets_;
 };
 

@@ -187,7 +187,9 @@ std::unique_ptr<Hook> HookSpec::make(const Group& group) const {
   if (is_none()) {
     fail("hook", "'none' is no hook, expected one that can be made");
   }
-  return hook_->make(group);
+  auto hook = hook_->make(group);
+  hook->spec_ = text_;
+  return hook;
 }
 
 std::unique_ptr<Hook> make_hook(const std::string& spec, const Group& group) {

@@ -22,7 +22,9 @@ StatefulHook::StatefulHook(
     Traits traits, const Group& group, std::vector<Lane::Phase> phases)
     : traits_(std::move(traits)),
       world_(group.size()),
-      residuals_("residual", traits_.memory) {
+      residuals_(
+          "residual",
+          at::TensorOptions(traits_.memory).device(group.device())) {
   if (world_ > 1) {
     lane_ = std::make_unique<Lane>(group, traits_.spec, std::move(phases));
   }

@@ -215,16 +215,14 @@ void Agent::exchange_names(const std::string& name) {
 void Agent::wait_for_all(const std::string& topic) {
   const auto late = rendezvous_.wait(topic, Clock::now() + group_.timeout());
   if (!late.empty()) {
-    throw CommError(concat(
-        "[gradwire.rpc] rank ",
-        join(late),
-        " did not become a worker within ",
-        group_.timeout().count() / 1000.0,
-        " s (rank ",
-        rank_,
-        " of ",
-        world_,
-        ")"));
+    throw CommError(
+        concat(
+            "[gradwire.rpc] rank ",
+            join(late),
+            " did not become a worker within ",
+            static_cast<double>(group_.timeout().count()) / 1000.0,
+            " s"),
+        {.rank = rank_});
   }
 }
 
@@ -232,6 +230,7 @@ const WorkerInfo& Agent::find(const std::string& name) const {
   const auto found = std::ranges::find(workers_, name, &WorkerInfo::name);
   if (found == workers_.end()) {
     std::vector<std::string> names;
+    names.reserve(workers_.size());
     for (const auto& worker : workers_) {
       names.push_back(worker.name);
     }

@@ -85,8 +85,8 @@ void backward(
   }
 }
 
-Gradients::Gradients(c10::Dict<at::Tensor, at::Tensor> gradients)
-    : gradients_(std::move(gradients)) {}
+Gradients::Gradients(const c10::Dict<at::Tensor, at::Tensor>& gradients)
+    : gradients_(gradients) {}
 
 at::Tensor Gradients::of(const at::Tensor& leaf) const {
   const auto found = gradients_.find(leaf);

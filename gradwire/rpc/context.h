@@ -47,7 +47,7 @@ void backward(
 // The gradients that a context holds on this worker.
 class Gradients {
  public:
-  explicit Gradients(c10::Dict<at::Tensor, at::Tensor> gradients);
+  explicit Gradients(const c10::Dict<at::Tensor, at::Tensor>& gradients);
 
   // Undefined for a leaf without a gradient.
   at::Tensor of(const at::Tensor& leaf) const;

@@ -75,6 +75,7 @@ void DistributedOptimizer::step(
     fail("rpc", "DistributedOptimizer::step got no contexts");
   }
   std::vector<Reply<void>> replies;
+  replies.reserve(locals_.size());
   for (const auto& local : locals_) {
     replies.push_back(local.invoke_async<&LocalOptimizer::step>(
         contexts, combine == Combine::kAverage));

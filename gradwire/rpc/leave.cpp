@@ -91,6 +91,7 @@ void Agent::wait_for_leavers(
     return;
   }
   std::vector<std::string> names;
+  names.reserve(late.size());
   for (const int rank : late) {
     names.push_back(workers_[static_cast<std::size_t>(rank)].name);
   }

@@ -78,6 +78,9 @@ void choose_interface(
   static std::mutex mutex;
   static std::optional<std::string> chosen;
   const std::lock_guard lock(mutex);
+  // Torch reads the variable when an agent starts; nothing else of ours sets
+  // one.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe)
   const char* set = std::getenv(kVariable);
   const std::string given =
       !interface.empty() || set == nullptr ? interface : set;
@@ -92,6 +95,7 @@ void choose_interface(
         "'");
   }
   if (!name.empty()) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe)
     setenv(kVariable, name.c_str(), /*overwrite=*/1);
   }
   chosen = name;

@@ -172,7 +172,7 @@ class Remote {
   Reply<R> send_method(
       const std::string& name, const std::tuple<Args...>& arguments) const {
     // The object outlives the call even if the handle does not.
-    const auto reply = std::apply(
+    auto reply = std::apply(
         [&](const auto&... each) {
           return call_async<R>(to(), name, hold().object(), each...);
         },
@@ -202,6 +202,7 @@ struct Wire<Remote<T>> {
 inline std::vector<Remote<at::Tensor>> own_tensors(
     const std::vector<at::Tensor>& tensors) {
   std::vector<Remote<at::Tensor>> result;
+  result.reserve(tensors.size());
   for (const auto& tensor : tensors) {
     result.push_back(
         Remote<at::Tensor>::own(std::make_shared<at::Tensor>(tensor)));

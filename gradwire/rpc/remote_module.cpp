@@ -99,8 +99,7 @@ void load_state(
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : state) {
-    at::Tensor target = own.at(name);
-    target.copy_(tensor);
+    own.at(name).copy_(tensor);
   }
 }
 

@@ -28,12 +28,11 @@ auto Rendezvous::guarded(const Work& work) {
   try {
     return work();
   } catch (const std::exception& e) {
-    throw CommError(concat(
-        "[gradwire.rpc] the store of the workers is lost: ",
-        first_line(e.what()),
-        " (rank ",
-        rank_,
-        ")"));
+    throw CommError(
+        concat(
+            "[gradwire.rpc] the store of the workers is lost: ",
+            first_line(e.what())),
+        {.rank = rank_});
   }
 }
 

@@ -22,7 +22,7 @@ namespace torch_rpc = torch::distributed::rpc;
         "[gradwire.rpc] ",
         what,
         " gave no answer within ",
-        call.timeout.count() / 1000.0,
+        static_cast<double>(call.timeout.count()) / 1000.0,
         " s (worker '",
         call.caller,
         "' waited)"));

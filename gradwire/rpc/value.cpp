@@ -150,7 +150,7 @@ std::vector<c10::IValue> elements_of(
         " of ",
         expected);
   }
-  return std::vector<c10::IValue>(elements.begin(), elements.end());
+  return elements.vec();
 }
 
 c10::IValue pack_tuple(std::vector<c10::IValue> elements) {

@@ -195,6 +195,7 @@ struct WireMap {
   }
   static c10::IValue pack(const Map& map) {
     std::vector<c10::IValue> elements;
+    elements.reserve(map.size());
     for (const auto& [key, value] : map) {
       elements.push_back(
           pack_tuple({Wire<Key>::pack(key), Wire<Value>::pack(value)}));

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 
 #include "gradwire/comm/group_impl.h"
@@ -62,6 +63,26 @@ class AnyGroup : public testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Transport, AnyGroup, testing::Values("gloo", "local"));
+
+// The thread that completes a collective is one that others need.
+TEST_P(AnyGroup, WaitingInACallbackIsAnError) {
+  std::promise<void> attached;
+  run(2, [&](const Group& group) {
+    if (group.rank() == 1) {
+      attached.get_future().wait();
+      group.all_reduce(torch::ones({3})).wait();
+      return;
+    }
+    const Future never(Future::make_raw());
+    const Future result =
+        group.all_reduce(torch::ones({3})).then([&](const at::Tensor& sum) {
+          never.wait();
+          return sum;
+        });
+    attached.set_value();
+    EXPECT_ERROR(Error, result.wait(), "[gradwire.comm] a callback", "then()");
+  });
+}
 
 TEST_P(Groups, AllReduceOps) {
   run([](const Group& group) {

@@ -5,7 +5,7 @@
 #include <future>
 #include <thread>
 
-#include "gradwire/base/text.h"
+#include "gradwire/base/error.h"
 #include "gradwire/comm/group_impl.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/ranks.h"

@@ -99,6 +99,21 @@ TEST(HookSwap, RanksMustAgree) {
   });
 }
 
+// Objects of one class may do different things.
+TEST(HookSwap, RanksMustAgreeOnWhatAnObjectWasMadeOf) {
+  run_threads(2, [](const Group& group) {
+    auto ddp = DistributedDataParallel(torch::nn::Linear(2, 2), group);
+    const std::shared_ptr<Hook> hook = make_hook(
+        group.rank() == 0 ? "fp16(allreduce)" : "bf16(allreduce)", group);
+    EXPECT_ERROR(
+        Error,
+        ddp->set_hook(hook),
+        "ranks do not agree on set_hook: hook is 'custom fp16(allreduce)' on "
+        "rank 0 but 'custom bf16(allreduce)' on rank 1");
+    EXPECT_EQ(gradient_of_step(ddp, group), 0.5f);
+  });
+}
+
 // What a hook remembers belongs to one DDP.
 TEST(HookSwap, AnObjectServesOneDdp) {
   run_threads(2, [](const Group& group) {
