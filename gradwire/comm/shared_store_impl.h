@@ -10,6 +10,7 @@
 
 #include <functional>
 
+#include "gradwire/base/error.h"
 #include "gradwire/comm/transport_impl.h"
 
 namespace gradwire {
