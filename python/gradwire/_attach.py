@@ -114,7 +114,13 @@ def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
 
 
 def hooks() -> list[dict[str, Any]]:
-    """The hooks that :func:`attach` knows: their names, summaries and options.
+    """The hooks that :func:`attach` knows.
+
+    Each has its ``name``, ``summary`` and ``options``. ``averages``: ranks end with the
+    same average, otherwise each keeps its own gradients. ``tolerance`` bounds the error
+    of the average, relative to the largest element of any rank's gradient; it is
+    infinite where the error depends on the gradients. With the options in ``trial`` the
+    first step does what later steps do.
 
     Example::
 
