@@ -160,10 +160,23 @@ def test_stats(hook):
         assert stats["steps"] == 4
         # Of two ranks each sends all of its elements.
         assert stats["plain_bytes"] == pytest.approx(4 * parameters, rel=1e-3)
-        sent = sum(sum(bucket.values()) for bucket in (bucket["sent"] for bucket in stats["last"]["buckets"]))
+        buckets = stats["last"]["buckets"]
+        sent = sum(sum(bucket["sent"].values()) for bucket in buckets)
         assert sent == sum(stats["last"]["sent"].values())
         assert sum(stats["sent"].values()) == pytest.approx(4 * sent, rel=0.01)
         assert stats["ratio"] == pytest.approx(ratio, rel=0.03)
-        if hook != "allreduce":
-            assert stats["last"]["communication_ms"] >= stats["last"]["exposed_ms"] > 0
+        (by_hook,) = stats["sent_by_hook"]
+        assert by_hook["sent"] == stats["sent"]
+        # The Reducer averages by itself.
+        plain = hook == "allreduce"
+        assert (by_hook["hook"], by_hook["steps"]) == ("none" if plain else hook, 4)
+        # Nobody sees when a DDP of PyTorch's begins its forward and backward.
+        assert math.isnan(stats["last"]["forward_ms"])
+        assert math.isnan(stats["last"]["backward_ms"])
+        if not plain:
+            whole = stats["last"]["communication_ms"]
+            assert whole >= stats["last"]["exposed_ms"] > 0
             assert stats["mean"]["communication_ms"] > 0
+            assert buckets[0]["ready_ms"] == 0
+            for bucket in buckets:
+                assert 0 <= bucket["ready_ms"] <= bucket["reduced_ms"] <= whole
