@@ -82,15 +82,35 @@ auto to_find(const Read& read)
   }
 }
 
-// `refusal`: why this rank cannot have the hook, empty if it can.
-Attachment::FindHook to_find_hook(
-    const std::string& hook, const std::string& refusal) {
-  return to_find([&] {
-    if (!refusal.empty()) {
-      throw Refusal(refusal);
+// A hook and the group it communicates in, None for the DDP's own.
+using Choice = std::pair<std::string, std::optional<ProcessGroupPtr>>;
+
+// Runs install(find_hook, hook_group) with the choice that `choose` returns. If
+// `choose` raises, all ranks are told why, and this one raises the same.
+template <class Install>
+auto install_chosen(const py::function& choose, const Install& install) {
+  ProcessGroupPtr hook_group;
+  std::optional<py::error_already_set> raised;
+  const Attachment::FindHook find_hook = to_find([&] {
+    try {
+      auto [hook, group] = choose().cast<Choice>();
+      hook_group = std::move(group).value_or(nullptr);
+      return HookChoice(hook);
+    } catch (const py::error_already_set& e) {
+      raised = e;
+      throw Refusal(py::str(e.value()));
     }
-    return HookChoice(hook);
   });
+  try {
+    return interruptibly([=] { return install(find_hook, hook_group); });
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    if (raised) {
+      throw *raised;
+    }
+    throw;
+  }
 }
 
 // A key that every saved dictionary has.
@@ -157,38 +177,27 @@ void bind_attachment(py::module_& m) {
                       c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                       const std::vector<std::pair<std::string, at::Tensor>>&
                           parameters,
-                      const std::string& hook,
-                      const std::optional<ProcessGroupPtr>& hook_group,
-                      const std::string& refusal) {
+                      const py::function& choose) {
             auto ddp = foreign_ddp(
                 std::move(reducer), std::move(process_group), parameters);
-            return interruptibly([=] {
-              return make_native<Attachment>(
-                  ddp,
-                  to_find_hook(hook, refusal),
-                  hook_group.value_or(nullptr));
-            });
+            return install_chosen(
+                choose, [ddp](const auto& find_hook, const auto& hook_group) {
+                  return make_native<Attachment>(ddp, find_hook, hook_group);
+                });
           }),
           py::arg("reducer"),
           py::arg("process_group"),
           py::arg("parameters"),
-          py::arg("hook"),
-          py::arg("hook_group"),
-          py::arg("refusal"))
+          py::arg("choose"))
       .def(
           "set_hook",
-          [](const AttachmentPtr& self,
-             const std::string& hook,
-             const std::optional<ProcessGroupPtr>& hook_group,
-             const std::string& refusal) {
-            interruptibly([=] {
-              self->set_hook(
-                  to_find_hook(hook, refusal), hook_group.value_or(nullptr));
-            });
+          [](const AttachmentPtr& self, const py::function& choose) {
+            install_chosen(
+                choose, [self](const auto& find_hook, const auto& hook_group) {
+                  self->set_hook(find_hook, hook_group);
+                });
           },
-          py::arg("hook"),
-          py::arg("hook_group"),
-          py::arg("refusal"))
+          py::arg("choose"))
       .def("is_registered", &Attachment::is_registered)
       .def(
           "stats",
