@@ -48,6 +48,13 @@ void write_ratio(std::ostream& out, const Stats& stats) {
 
 }  // namespace
 
+double ratio(const Stats& stats) {
+  const auto sent = stats.last.sent.total();
+  return sent > 0 ? static_cast<double>(stats.plain_bytes) /
+                        static_cast<double>(sent)
+                  : 0;
+}
+
 double compression_ratio(const Stats& stats) {
   double elems = 0;
   double sent = 0;

@@ -24,6 +24,18 @@ StepTimes times_of(const Step& step) {
       milliseconds_between(step.last_gradient, step.ended)};
 }
 
+std::vector<BucketReport> bucket_reports(const Step& step) {
+  std::vector<BucketReport> reports;
+  for (const Step::Bucket& bucket : step.buckets) {
+    const Step::Time start = step.buckets.front().ready;
+    reports.push_back(
+        {milliseconds_between(start, bucket.ready),
+         milliseconds_between(start, bucket.reduced),
+         bucket.sent});
+  }
+  return reports;
+}
+
 const char* to_string(Step::Outcome outcome) {
   switch (outcome) {
     case Step::Outcome::kApplied:

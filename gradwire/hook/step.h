@@ -63,6 +63,16 @@ struct StepTimes {
 };
 
 StepTimes times_of(const Step& step);
+
+// One bucket of a step. Times are in milliseconds since the first bucket was
+// ready; NaN: not known.
+struct BucketReport {
+  double ready_ms = 0;
+  double reduced_ms = 0;
+  Bytes sent = {};
+};
+
+std::vector<BucketReport> bucket_reports(const Step& step);
 // "applied", "not finite", "failed", "open".
 const char* to_string(Step::Outcome outcome);
 

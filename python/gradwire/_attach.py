@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import weakref
 from typing import Any
@@ -62,38 +63,39 @@ def _collective(ddp: Any, call: str) -> Attachment:
     return attachment
 
 
-def _refusal(ddp: DistributedDataParallel) -> str:
-    """Why this DDP cannot have a gradwire hook; empty if it can."""
+def _check_attachable(ddp: DistributedDataParallel) -> None:
+    """Raises ValueError if this DDP cannot have a gradwire hook."""
     # First, because such a DDP lacks attributes that the other checks read.
     if ddp._delay_all_reduce_all_params:
-        return "attach refuses a DDP whose parameters are all delayed: it has no buckets"
+        raise ValueError(
+            "attach refuses a DDP whose parameters are all delayed: it has no buckets"
+        )
     if ddp.skip_all_reduce_unused_params:
-        return (
+        raise ValueError(
             "attach refuses skip_all_reduce_unused_params, under which a hook does not "
             "see all buckets"
         )
     if ddp.mixed_precision is not None:
-        return (
+        raise ValueError(
             "attach refuses a DDP with mixed_precision, which registers a hook of its "
             "own: use torch.autocast and a hook such as bf16"
         )
     if ddp._use_python_reducer:
-        return (
+        raise ValueError(
             "attach refuses a DDP with the Python reducer "
             "(torch._dynamo.config.optimize_ddp), which has no native buckets"
         )
     if any(hasattr(p, "_in_backward_optimizers") for p in ddp._module_parameters):
-        return (
+        raise ValueError(
             "attach refuses parameters with in-backward optimizers "
             "(_apply_optimizer_in_backward), which would step before the average is there"
         )
     name = _other_hook(ddp)
     if name:
-        return (
+        raise ValueError(
             f"attach refuses a DDP that has hook '{name}' registered: a Reducer takes "
             "only one hook"
         )
-    return ""
 
 
 def _other_hook(ddp: DistributedDataParallel) -> str:
@@ -114,7 +116,13 @@ def _parameters(ddp: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
 
 
 def hooks() -> list[dict[str, Any]]:
-    """The hooks that :func:`attach` knows: their names, summaries and options.
+    """The hooks that :func:`attach` knows.
+
+    Each has its ``name``, ``summary`` and ``options``. ``averages``: ranks end with the
+    same average, otherwise each keeps its own gradients. ``tolerance`` bounds the error
+    of the average, relative to the largest element of any rank's gradient; it is
+    infinite where the error depends on the gradients. With the options in ``trial`` the
+    first step does what later steps do.
 
     Example::
 
@@ -124,35 +132,15 @@ def hooks() -> list[dict[str, Any]]:
     return _native.hooks()
 
 
-def _wrong_argument(hook: Any, process_group: Any) -> Exception | None:
-    """What is wrong with this rank's arguments, so that all ranks can be told."""
+def _choice(
+    ddp: DistributedDataParallel, hook: Any, process_group: Any
+) -> tuple[str, dist.ProcessGroup | None]:
+    """The hook and its group, None for the DDP's. Raises if ``ddp`` cannot have them."""
     if not isinstance(hook, str):
-        return TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
-    try:
-        checked_group(process_group)
-    except (TypeError, ValueError) as error:
-        return error
-    return None
-
-
-def _attach(
-    ddp: DistributedDataParallel,
-    hook: str,
-    process_group: dist.ProcessGroup | None,
-    refusal: str,
-) -> None:
-    attachment = _attached.get(ddp)
-    if attachment is not None:
-        attachment.set_hook(hook, process_group, refusal)
-        return
-    _attached[ddp] = Attachment(
-        getattr(ddp, "reducer", None),
-        ddp.process_group,
-        _parameters(ddp),
-        hook,
-        process_group,
-        refusal,
-    )
+        raise TypeError(f"got a {type(hook).__name__} as hook, expected a spec string")
+    checked_group(process_group)
+    _check_attachable(ddp)
+    return hook, None if process_group is ddp.process_group else process_group
 
 
 def attach(
@@ -178,19 +166,15 @@ def attach(
     """
     ddp = _checked_ddp(ddp)
     _outside_of_join(ddp, "attach")
-    wrong = _wrong_argument(hook, process_group)
-    if wrong is not None:
-        hook, process_group = "none", None
-    if process_group is ddp.process_group:
-        process_group = None
-    refusal = str(wrong) if wrong is not None else _refusal(ddp)
-    try:
-        _attach(ddp, hook, process_group, refusal)
-    except ValueError:
-        # The other ranks have been told; this one raises its own error.
-        if wrong is not None:
-            raise wrong from None
-        raise
+    # All ranks are told what this raises.
+    choose = functools.partial(_choice, ddp, hook, process_group)
+    attachment = _attached.get(ddp)
+    if attachment is not None:
+        attachment.set_hook(choose)
+    else:
+        _attached[ddp] = Attachment(
+            getattr(ddp, "reducer", None), ddp.process_group, _parameters(ddp), choose
+        )
     ddp.logger._set_comm_hook_name(_LOG_NAME + check_hook_spec(hook))
 
 

@@ -4,6 +4,9 @@ import torch
 import torch.distributed as dist
 
 Done = Callable[[torch.Tensor | None, str | None], None]
+# Returns a hook and the group it communicates in, None for the DDP's own. What it
+# raises is an error on all ranks.
+Choose = Callable[[], tuple[str, dist.ProcessGroup | None]]
 
 class Group:
     @staticmethod
@@ -18,13 +21,9 @@ class Attachment:
         reducer: dist.Reducer,
         process_group: dist.ProcessGroup,
         parameters: list[tuple[str, torch.Tensor]],
-        hook: str,
-        hook_group: dist.ProcessGroup | None,
-        refusal: str,
+        choose: Choose,
     ) -> None: ...
-    def set_hook(
-        self, hook: str, hook_group: dist.ProcessGroup | None, refusal: str
-    ) -> None: ...
+    def set_hook(self, choose: Choose) -> None: ...
     def is_registered(self) -> bool: ...
     def stats(self) -> dict[str, Any]: ...
     def save_hook_state(self, folder: str) -> None: ...

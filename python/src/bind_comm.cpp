@@ -27,6 +27,9 @@ py::list list_hooks() {
     py::dict row;
     row["name"] = hook.name;
     row["summary"] = hook.summary;
+    row["averages"] = hook.result == HookInfo::Result::kAverage;
+    row["tolerance"] = hook.tolerance;
+    row["trial"] = hook.trial;
     py::list options;
     for (const auto& option : hook.options) {
       options.append(to_dict(option));

@@ -26,75 +26,32 @@ ForeignDdp foreign_ddp(
   return ddp;
 }
 
-py::dict to_dict(const Bytes& bytes) {
-  py::dict dict;
-  dict["payload"] = bytes.payload;
-  dict["metadata"] = bytes.metadata;
-  return dict;
+template <class T>
+py::list to_list(const std::vector<T>& rows);
+
+// A dictionary of what has fields, a list of a vector.
+template <class T>
+py::object to_python(const T& value) {
+  if constexpr (HasFields<T>) {
+    py::dict dict;
+    visit_fields(value, [&](const char* name, const auto& field) {
+      dict[name] = to_python(field);
+    });
+    return dict;
+  } else if constexpr (requires { to_list(value); }) {
+    return to_list(value);
+  } else {
+    return py::cast(value);
+  }
 }
 
-py::dict to_dict(const StepTimes& times) {
-  py::dict dict;
-  dict["communication_ms"] = times.communication_ms;
-  dict["exposed_ms"] = times.exposed_ms;
-  return dict;
-}
-
-py::dict to_dict(const Step::Bucket& bucket) {
-  py::dict dict;
-  dict["sent"] = to_dict(bucket.sent);
-  return dict;
-}
-
-py::dict to_dict(const ParameterReport& report) {
-  py::dict dict;
-  dict["name"] = report.name;
-  dict["elems"] = report.elems;
-  dict["sent_elems"] = report.sent_elems;
-  dict["rank"] = report.rank;
-  dict["residual_norm"] = report.residual_norm;
-  return dict;
-}
-
-template <class Row>
-py::list to_list(const std::vector<Row>& rows) {
+template <class T>
+py::list to_list(const std::vector<T>& rows) {
   py::list list;
   for (const auto& row : rows) {
-    list.append(to_dict(row));
+    list.append(to_python(row));
   }
   return list;
-}
-
-py::dict to_dict(const Step& step) {
-  py::dict dict = to_dict(times_of(step));
-  dict["number"] = step.number;
-  dict["outcome"] = to_string(step.outcome);
-  dict["buckets"] = to_list(step.buckets);
-  dict["sent"] = to_dict(step.sent);
-  return dict;
-}
-
-py::dict to_dict(const Stats& stats) {
-  py::dict dict;
-  dict["hook"] = stats.hook;
-  dict["rank"] = stats.rank;
-  dict["world"] = stats.world;
-  dict["parameters"] = stats.parameters;
-  dict["bucket_bytes"] = stats.bucket_bytes;
-  dict["rebuilt"] = stats.rebuilt;
-  dict["steps"] = stats.steps;
-  dict["not_finite_steps"] = stats.not_finite_steps;
-  dict["failed_steps"] = stats.failed_steps;
-  dict["sent"] = to_dict(stats.sent);
-  dict["plain_bytes"] = stats.plain_bytes;
-  const auto last = stats.last.sent.total();
-  dict["ratio"] = last > 0 ? static_cast<double>(stats.plain_bytes) /
-                                 static_cast<double>(last)
-                           : 0.0;
-  dict["by_parameter"] = to_list(stats.by_parameter);
-  dict["mean"] = to_dict(stats.mean);
-  dict["last"] = to_dict(stats.last);
-  return dict;
 }
 
 py::dict to_dict(const HookState& state) {
@@ -125,15 +82,35 @@ auto to_find(const Read& read)
   }
 }
 
-// `refusal`: why this rank cannot have the hook, empty if it can.
-Attachment::FindHook to_find_hook(
-    const std::string& hook, const std::string& refusal) {
-  return to_find([&] {
-    if (!refusal.empty()) {
-      throw Refusal(refusal);
+// A hook and the group it communicates in, None for the DDP's own.
+using Choice = std::pair<std::string, std::optional<ProcessGroupPtr>>;
+
+// Runs install(find_hook, hook_group) with the choice that `choose` returns. If
+// `choose` raises, all ranks are told why, and this one raises the same.
+template <class Install>
+auto install_chosen(const py::function& choose, const Install& install) {
+  ProcessGroupPtr hook_group;
+  std::optional<py::error_already_set> raised;
+  const Attachment::FindHook find_hook = to_find([&] {
+    try {
+      auto [hook, group] = choose().cast<Choice>();
+      hook_group = std::move(group).value_or(nullptr);
+      return HookChoice(hook);
+    } catch (const py::error_already_set& e) {
+      raised = e;
+      throw Refusal(py::str(e.value()));
     }
-    return HookChoice(hook);
   });
+  try {
+    return interruptibly([=] { return install(find_hook, hook_group); });
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    if (raised) {
+      throw *raised;
+    }
+    throw;
+  }
 }
 
 // A key that every saved dictionary has.
@@ -200,43 +177,32 @@ void bind_attachment(py::module_& m) {
                       c10::intrusive_ptr<c10d::ProcessGroup> process_group,
                       const std::vector<std::pair<std::string, at::Tensor>>&
                           parameters,
-                      const std::string& hook,
-                      const std::optional<ProcessGroupPtr>& hook_group,
-                      const std::string& refusal) {
+                      const py::function& choose) {
             auto ddp = foreign_ddp(
                 std::move(reducer), std::move(process_group), parameters);
-            return interruptibly([=] {
-              return make_native<Attachment>(
-                  ddp,
-                  to_find_hook(hook, refusal),
-                  hook_group.value_or(nullptr));
-            });
+            return install_chosen(
+                choose, [ddp](const auto& find_hook, const auto& hook_group) {
+                  return make_native<Attachment>(ddp, find_hook, hook_group);
+                });
           }),
           py::arg("reducer"),
           py::arg("process_group"),
           py::arg("parameters"),
-          py::arg("hook"),
-          py::arg("hook_group"),
-          py::arg("refusal"))
+          py::arg("choose"))
       .def(
           "set_hook",
-          [](const AttachmentPtr& self,
-             const std::string& hook,
-             const std::optional<ProcessGroupPtr>& hook_group,
-             const std::string& refusal) {
-            interruptibly([=] {
-              self->set_hook(
-                  to_find_hook(hook, refusal), hook_group.value_or(nullptr));
-            });
+          [](const AttachmentPtr& self, const py::function& choose) {
+            install_chosen(
+                choose, [self](const auto& find_hook, const auto& hook_group) {
+                  self->set_hook(find_hook, hook_group);
+                });
           },
-          py::arg("hook"),
-          py::arg("hook_group"),
-          py::arg("refusal"))
+          py::arg("choose"))
       .def("is_registered", &Attachment::is_registered)
       .def(
           "stats",
           [](const Attachment& self) {
-            return to_dict(without_gil([&] { return self.stats(); }));
+            return to_python(without_gil([&] { return self.stats(); }));
           })
       .def(
           "save_hook_state",

@@ -11,6 +11,7 @@
 #include "gradwire/base/bytes.h"
 #include "gradwire/base/text.h"
 #include "gradwire/comm/gloo.h"
+#include "tests/apps/report.h"
 #include "tests/support/command.h"
 #include "tests/support/expect.h"
 
@@ -20,6 +21,7 @@ namespace {
 using nlohmann::json;
 using test::command;
 using test::TemporaryFolder;
+using test::total_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -136,13 +138,13 @@ TEST(Bench, LoopbackRowsAreMeasuredAndVerified) {
     EXPECT_EQ(row.at("identical"), true);
     EXPECT_LT(row.at("relative_error"), 1e-6);
     EXPECT_EQ(
-        row.at("bytes_sent"), gloo::all_reduce_bytes(0, 2, parameters, 4));
+        total_of(row.at("sent")), gloo::all_reduce_bytes(0, 2, parameters, 4));
   }
   EXPECT_EQ(row_of(report, "none").at("ratio_to_none"), 1.0);
   const auto noop = row_of(report, "noop");
   EXPECT_TRUE(noop.at("identical").is_null());
   EXPECT_TRUE(noop.at("relative_error").is_null());
-  EXPECT_EQ(noop.at("bytes_sent"), 0);
+  EXPECT_EQ(total_of(noop.at("sent")), 0);
 }
 
 TEST(Bench, ALinkIsAsSlowAsItSays) {
@@ -158,7 +160,7 @@ TEST(Bench, ALinkIsAsSlowAsItSays) {
   for (std::size_t i = 0; i < links.size(); ++i) {
     const auto& row = report.at("rows").at(i);
     // All but the burst must pass at the rate.
-    const double bytes = row.at("bytes_sent");
+    const auto bytes = static_cast<double>(total_of(row.at("sent")));
     const double least = (bytes - static_cast<double>(links[i].burst_bytes())) /
                          links[i].bytes_per_ms();
     EXPECT_GE(row.at("step_ms").at("p10"), least);

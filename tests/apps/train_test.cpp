@@ -8,6 +8,7 @@
 
 #include "gradwire/base/text.h"
 #include "tests/apps/cli.h"
+#include "tests/apps/report.h"
 #include "tests/support/command.h"
 
 namespace gradwire {
@@ -17,10 +18,15 @@ using nlohmann::json;
 using test::command;
 using test::kCli;
 using test::TemporaryFolder;
+using test::total_of;
 using testing::HasSubstr;
 
 json read_json(const std::string& path) {
   return json::parse(std::ifstream(path));
+}
+
+const json& sent_in_last_step(const json& report) {
+  return report.at("last").at("sent");
 }
 
 // Trains and returns the report.
@@ -45,8 +51,11 @@ TEST(Train, ReportHoldsWhatItPromises) {
   EXPECT_EQ(report.at("identical"), true);
   const std::int64_t elems = 784 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10;
   EXPECT_EQ(report.at("parameters"), elems);
-  EXPECT_EQ(report.at("bytes_per_step").at("payload"), elems * 4);
-  EXPECT_GE(report.at("exposed_communication_ms").get<double>(), 0);
+  EXPECT_EQ(sent_in_last_step(report).at("payload"), elems * 4);
+  const json& mean = report.at("mean");
+  EXPECT_GE(mean.at("exposed_ms").get<double>(), 0);
+  EXPECT_GT(mean.at("forward_ms").get<double>(), 0);
+  EXPECT_GE(mean.at("backward_ms"), mean.at("communication_ms"));
   EXPECT_GT(report.at("test_accuracy").get<double>(), 0.3);
 }
 
@@ -99,7 +108,7 @@ TEST(Train, NoopLetsReplicasDriftAndSaysSo) {
   const TemporaryFolder folder;
   const json report = train(folder, concat(kShort, "--nproc 2 --hook noop"));
   EXPECT_EQ(report.at("identical"), false);
-  EXPECT_EQ(report.at("bytes_per_step").at("payload"), 0);
+  EXPECT_EQ(sent_in_last_step(report).at("payload"), 0);
 }
 
 // Also with a hook that remembers what it still owes.
@@ -134,21 +143,22 @@ TEST(Train, Int8IsOneFlagAndTheReportShowsWhatItSaved) {
   const json plain = train(folder, arguments + "none");
   const json report = train(folder, arguments + "int8");
   EXPECT_EQ(report.at("identical"), true);
-  EXPECT_EQ(
-      report.at("plain_bytes_per_step"),
-      plain.at("bytes_per_step").at("payload"));
-  const double sent = report.at("bytes_per_step").at("payload").get<double>() +
-                      report.at("bytes_per_step").at("metadata").get<double>();
+  EXPECT_EQ(report.at("plain_bytes"), sent_in_last_step(plain).at("payload"));
+  const auto sent = total_of(sent_in_last_step(report));
   EXPECT_LT(
-      sent / report.at("plain_bytes_per_step").get<double>(), 0.254 + 0.002);
-  double by_bucket = 0;
-  for (const auto& bucket : report.at("bytes_per_step_by_bucket")) {
-    by_bucket += bucket.at("payload").get<double>() +
-                 bucket.at("metadata").get<double>();
+      static_cast<double>(sent) / report.at("plain_bytes").get<double>(),
+      0.254 + 0.002);
+  std::int64_t by_bucket = 0;
+  for (const auto& bucket : report.at("last").at("buckets")) {
+    by_bucket += total_of(bucket.at("sent"));
+    EXPECT_GE(bucket.at("reduced_ms"), bucket.at("ready_ms"));
   }
   EXPECT_EQ(by_bucket, sent);
-  EXPECT_EQ(report.at("bytes_by_hook").at(0).at("hook"), "int8");
-  EXPECT_EQ(report.at("bytes_by_hook").at(0).at("steps"), 20);
+  EXPECT_EQ(report.at("sent_by_hook").at(0).at("hook"), "int8");
+  EXPECT_EQ(report.at("sent_by_hook").at(0).at("steps"), 20);
+  EXPECT_LE(
+      total_of(report.at("sent_by_hook").at(0).at("sent")),
+      total_of(report.at("sent")));
   // Another hook may go on from a checkpoint; it starts with nothing owed.
   const std::string saved = " --checkpoint " + folder.path().string();
   train(folder, arguments + "int8" + saved);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "gradwire/base/text.h"
+#include "tests/apps/report.h"
 #include "tests/support/command.h"
 
 namespace gradwire {
@@ -15,6 +16,7 @@ namespace {
 
 using test::command;
 using test::TemporaryFolder;
+using test::total_of;
 
 struct Case {
   int world;
@@ -67,7 +69,8 @@ TEST_P(Wire, CountedBytesAreTheKernelsBytes) {
   double packets = 0;
   numbers >> bytes >> packets;
   const auto json = nlohmann::json::parse(std::ifstream(report));
-  const double counted = json.at("bytes_sent_by_all_ranks").get<double>();
+  const auto counted =
+      static_cast<double>(total_of(json.at("sent_by_all_ranks")));
   const double seen = bytes - kHeaderBytes * packets;
   EXPECT_GT(seen, counted);
   // The transport's framing and the store come on top.
@@ -85,7 +88,8 @@ TEST(WireCount, PlainAveragingSendsTwiceTheGradient) {
       report));
   ASSERT_EQ(result.code, 0) << result.output;
   const auto json = nlohmann::json::parse(std::ifstream(report));
-  const double counted = json.at("bytes_sent_by_all_ranks").get<double>();
+  const auto counted =
+      static_cast<double>(total_of(json.at("sent_by_all_ranks")));
   const double gradient = 4.0 * json.at("parameters").get<double>();
   EXPECT_NEAR(counted, (40 * 2 + 1) * 3 * gradient, 1e-3 * counted);
 }

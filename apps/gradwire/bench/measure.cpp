@@ -250,7 +250,8 @@ void Measurement::take_turn(
     append(series.exposed_ms, over_ranks(answers, "exposed_ms", false));
     append(
         series.first_bucket_ms, over_ranks(answers, "first_bucket_ms", true));
-    series.bytes_sent = answers[0].at("bytes_sent");
+    const json& sent = answers[0].at("sent");
+    series.sent = {sent.at("payload"), sent.at("metadata")};
     series.compression_ratio = answers[0].at("compression_ratio");
     series.residual_norm = answers[0].at("residual_norm");
     series.by_parameter = answers[0].at("by_parameter");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/gradwire/shared/report_json.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/spec.h"
 
@@ -47,7 +48,7 @@ json row_of(const LinkResult& result, const Series& series, int world) {
   const bool ours = series.torch.empty();
   json limit;
   json above;
-  if (const auto known = limit_ms(result, series.bytes_sent); ours && known) {
+  if (const auto known = limit_ms(result, series.sent.total()); ours && known) {
     limit = *known;
     above = step / *known - 1;
   }
@@ -60,7 +61,7 @@ json row_of(const LinkResult& result, const Series& series, int world) {
         {"p10", quantile(steps, 0.1)},
         {"p90", quantile(steps, 0.9)}}},
       {"exposed_ms", ours ? json(median(series.exposed_ms)) : json()},
-      {"bytes_sent", ours ? json(series.bytes_sent) : json()},
+      {"sent", ours ? to_json(series.sent) : json()},
       {"ratio_to_none", speed_up_or_null(find(result, "none", !ours), series)},
       {"relative_error", series.local ? json() : json(series.relative_error)},
       {"identical", series.local ? json() : json(series.identical)},
@@ -112,15 +113,14 @@ double speed_up(const Series& base, const Series& fast) {
   return median(ratios);
 }
 
-std::optional<double> limit_ms(
-    const LinkResult& result, std::int64_t bytes_sent) {
+std::optional<double> limit_ms(const LinkResult& result, std::int64_t sent) {
   const Series* noop = find(result, "noop", false);
   if (!result.link.shaped() || noop == nullptr) {
     return std::nullopt;
   }
   const double compute = median(all_steps(*noop));
   // The burst passes the shaper in no time.
-  const auto held_back = bytes_sent - result.link.burst_bytes();
+  const auto held_back = sent - result.link.burst_bytes();
   if (held_back <= 0) {
     return compute;
   }

@@ -8,6 +8,7 @@
 
 #include "apps/gradwire/bench/bench.h"
 #include "apps/gradwire/bench/lists.h"
+#include "gradwire/base/bytes.h"
 
 namespace gradwire::apps {
 
@@ -28,7 +29,7 @@ struct Series {
   std::vector<double> exposed_ms = {};
   // By step: when the last rank's first bucket was full. For noop only.
   std::vector<double> first_bucket_ms = {};
-  std::int64_t bytes_sent = 0;
+  Bytes sent = {};
   // Of what rank 0 sent, and what it says of every parameter: hooks that treat
   // them differently do, once they compress.
   double compression_ratio = 1;
@@ -58,10 +59,9 @@ double quantile(std::vector<double> values, double q);
 // Median over rounds of how many times faster `fast` is than `base`.
 double speed_up(const Series& base, const Series& fast);
 
-// What no hook that sends `bytes_sent` can be faster than on this link; not
+// What no hook that sends `sent` bytes can be faster than on this link; not
 // known on loopback.
-std::optional<double> limit_ms(
-    const LinkResult& result, std::int64_t bytes_sent);
+std::optional<double> limit_ms(const LinkResult& result, std::int64_t sent);
 
 bool all_identical(const BenchReport& report);
 nlohmann::json to_json(const BenchReport& report);

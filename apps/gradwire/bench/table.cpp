@@ -42,8 +42,11 @@ std::string error_of(const json& row) {
 }
 
 std::string bytes_of(const json& row) {
-  const auto& bytes = row.at("bytes_sent");
-  return bytes.is_number() ? human_bytes(bytes.get<double>()) : "-";
+  const auto& sent = row.at("sent");
+  return sent.is_null() ? "-"
+                        : human_bytes(
+                              sent.at("payload").get<double>() +
+                              sent.at("metadata").get<double>());
 }
 
 Cells header(bool with_peer) {

@@ -1,17 +1,14 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <vector>
 
 #include "gradwire/ddp/stats.h"
 
 namespace gradwire::apps {
 
+// Statistics under the names of visit_fields. What is not finite is null, as
 // JSON has no NaN.
-nlohmann::json number_or_null(double value);
-
-// One object a parameter: name, elems, sent_elems, rank, residual_norm (null
-// when it was not measured).
-nlohmann::json rows_of(const std::vector<ParameterReport>& reports);
+nlohmann::json to_json(const Stats& stats);
+nlohmann::json to_json(const Bytes& bytes);
 
 }  // namespace gradwire::apps

@@ -32,29 +32,6 @@ std::string fixed(double value, int digits) {
   return text.str();
 }
 
-nlohmann::json to_json(const Bytes& bytes) {
-  return {{"payload", bytes.payload}, {"metadata", bytes.metadata}};
-}
-
-nlohmann::json by_bucket(const Stats& stats) {
-  auto rows = nlohmann::json::array();
-  for (const Step::Bucket& bucket : stats.last.buckets) {
-    rows.push_back(to_json(bucket.sent));
-  }
-  return rows;
-}
-
-nlohmann::json by_hook(const Stats& stats) {
-  auto rows = nlohmann::json::array();
-  for (const auto& row : stats.sent_by_hook) {
-    auto json = to_json(row.sent);
-    json["hook"] = row.hook;
-    json["steps"] = row.steps;
-    rows.push_back(json);
-  }
-  return rows;
-}
-
 class Training {
  public:
   Training(const TrainOptions& options, const Group& group)
@@ -272,14 +249,21 @@ class Training {
     return all.eq(bits).all().item<bool>();
   }
 
+  Bytes sum_over_ranks(const Bytes& bytes) const {
+    auto sums = torch::tensor({bytes.payload, bytes.metadata}, torch::kLong);
+    group_.all_reduce(sums).wait();
+    return {sums[0].item<std::int64_t>(), sums[1].item<std::int64_t>()};
+  }
+
+  // Beside what the statistics of rank 0 say, the report has what only a
+  // training run knows.
   void report(double seconds, std::int64_t first_step) {
     const Stats stats = net_->stats();
     const double accuracy = test_accuracy();
     const auto losses = global_losses();
     const std::uint64_t weights = weights_fingerprint();
     const bool identical = same_on_all_ranks(weights);
-    auto sent = torch::tensor({stats.sent.total()}, torch::kLong);
-    group_.all_reduce(sent).wait();
+    const Bytes sent_by_all = sum_over_ranks(stats.sent);
     if (!leads()) {
       return;
     }
@@ -293,39 +277,25 @@ class Training {
               << (identical ? " on every rank" : ", NOT the same on every rank")
               << std::endl;
     if (!options_.json.empty()) {
-      nlohmann::json json{
+      nlohmann::json json = to_json(stats);
+      json.update(nlohmann::json{
           {"schema", 1},
           {"gradwire", GRADWIRE_VERSION},
           {"torch", TORCH_VERSION},
-          {"world", group_.size()},
-          {"hook", stats.hook},
           {"data", options_.data},
           {"model", options_.model},
-          {"parameters", stats.parameters},
           {"epochs", options_.epochs},
           {"batch", options_.batch},
           {"lr", options_.lr},
           {"seed", options_.seed},
           {"first_step", first_step},
-          {"steps", step_},
           {"seconds", seconds},
           {"samples_per_second", trained / std::max(seconds, 1e-9)},
           {"loss", losses},
           {"test_accuracy", accuracy},
-          {"buckets", stats.bucket_bytes.size()},
-          {"bytes_sent", stats.sent.total()},
-          {"bytes_sent_by_all_ranks", sent.item<std::int64_t>()},
-          {"bytes_per_step", to_json(stats.last.sent)},
-          {"plain_bytes_per_step", stats.plain_bytes},
-          {"bytes_per_step_by_bucket", by_bucket(stats)},
-          {"bytes_by_hook", by_hook(stats)},
-          {"compression_ratio", compression_ratio(stats)},
-          {"by_parameter", rows_of(stats.by_parameter)},
-          {"forward_ms", stats.mean.forward_ms},
-          {"backward_ms", stats.mean.backward_ms},
-          {"exposed_communication_ms", stats.mean.exposed_ms},
+          {"sent_by_all_ranks", to_json(sent_by_all)},
           {"weights", hex.str()},
-          {"identical", identical}};
+          {"identical", identical}});
       write_atomically(options_.json, json.dump(2) + "\n");
     }
   }
