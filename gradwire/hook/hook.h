@@ -86,8 +86,8 @@ class Hook {
 struct HookContext {
   Group group;
   Options options;
-  // The hook in parentheses, if any.
-  std::unique_ptr<Hook> inner;
+  // Makes the hook in parentheses; null if there is none.
+  std::function<std::unique_ptr<Hook>(const Group&)> make_inner;
 };
 
 // One row of the registry: everything the CLI, the docs, the benchmark and the
@@ -109,6 +109,8 @@ struct HookInfo {
   // gradients, and a world of one loses too.
   double tolerance = 0.0;
   Wraps wraps = Wraps::kNever;
+  // Around another hook it takes no options.
+  bool plain_around = false;
   // Options with which the first step does what later ones do, for tests: the
   // conformance suite adds them to the name.
   std::string trial = {};
