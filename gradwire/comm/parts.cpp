@@ -20,8 +20,8 @@ struct Seat {
   std::int64_t places = 0;
 };
 
-Seat find_seat(const Group& group) {
-  const Placement place = detect_placement(process_environment());
+Seat find_seat(const Group& group, const Environment& environment) {
+  const Placement place = detect_placement(environment);
   if (place.launcher == "none" && group.size() > 1) {
     fail(
         "comm",
@@ -84,17 +84,21 @@ std::string describe(const Parts& parts) {
 
 }  // namespace
 
-Parts blocks_of(const Group& group, std::int64_t size, const char* what) {
-  if (size < 1 || group.size() % size != 0) {
-    fail(
-        "comm",
-        what,
-        " is ",
-        size,
-        " for ",
-        group.size(),
-        " ranks, expected a number that divides them");
-  }
+Parts blocks_of(
+    const Group& group, std::int64_t size, const std::string& what) {
+  agree_checked(group, what, [&] {
+    if (size < 1 || group.size() % size != 0) {
+      fail(
+          "comm",
+          what,
+          " is ",
+          size,
+          " for ",
+          group.size(),
+          " ranks, expected a number that divides them");
+    }
+    return std::vector<Fact>{{"number of ranks", concat(size)}};
+  });
   Parts parts(static_cast<std::size_t>(group.size() / size));
   for (int rank = 0; rank < group.size(); ++rank) {
     parts[static_cast<std::size_t>(rank / size)].push_back(rank);
@@ -102,10 +106,10 @@ Parts blocks_of(const Group& group, std::int64_t size, const char* what) {
   return parts;
 }
 
-Parts machines_of(const Group& group) {
+Parts machines_of(const Group& group, const Environment& environment) {
   Seat own;
   agree_checked(group, "the ranks of each machine", [&] {
-    own = find_seat(group);
+    own = find_seat(group, environment);
     return std::vector<Fact>{};
   });
   const auto seats = gather_seats(group, own);

@@ -20,7 +20,8 @@ namespace gradwire {
 struct HookState {
   // Equal on all ranks. Names are the same at every step.
   std::map<std::string, std::int64_t> numbers;
-  // By parameter, equal on all ranks.
+  // By parameter, equal on all ranks that average with each other. In another
+  // world all of them take those of the first rank.
   std::map<std::string, at::Tensor> shared;
   // By parameter: what this rank still owes to the sum over ranks, in the order
   // of the gradient's memory. In another world they may be handed to other

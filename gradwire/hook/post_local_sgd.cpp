@@ -20,7 +20,7 @@ Group find_subgroup(const Group& group, std::int64_t size) {
   }
   return part_of(
       group,
-      size == kMachine ? machines_of(group)
+      size == kMachine ? machines_of(group, process_environment())
                        : blocks_of(group, size, "subgroup"));
 }
 
