@@ -12,6 +12,7 @@
 #include "gradwire/ddp/join.h"
 #include "gradwire/hook/powersgd_options.h"
 #include "gradwire/hook/registry.h"
+#include "gradwire/optim/diloco.h"
 #include "gradwire/optim/model_averager.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
 #include "gradwire/rpc/context.h"
