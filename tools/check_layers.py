@@ -24,6 +24,7 @@ ROOMS = {
     "comm": {"compat", "codec", "plan", "base"},
     "hook": {"comm", "codec", "linalg", "plan", "base"},
     "ddp": {"hook", "comm", "plan", "compat", "base"},
+    "optim": {"hook", "comm", "plan", "compat", "base"},
     "rpc": {"ddp", "hook", "comm", "compat", "base"},
 }
 WITHOUT_TORCH = {"base", "codec", "linalg", "plan", "launch"}

@@ -8,6 +8,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/comm/agreement.h"
 #include "gradwire/comm/group_impl.h"
+#include "gradwire/comm/parts.h"
 #include "gradwire/comm/roll_call_impl.h"
 #include "gradwire/comm/shared_store_impl.h"
 
@@ -208,6 +209,24 @@ Group Group::subgroup(
       static_cast<int>(me - ranks.begin()),
       static_cast<int>(ranks.size()),
       timeout.value_or(this->timeout()));
+}
+
+Group make_part(const Group& group, const Parts& parts) {
+  Group::Impl& impl = group.impl();
+  const int number = impl.children++;
+  for (const auto& ranks : parts) {
+    const auto me = std::ranges::find(ranks, group.rank());
+    if (me != ranks.end()) {
+      return make_child(
+          impl,
+          concat(group.name(), "/part", number, ".", ranks.front()),
+          static_cast<int>(me - ranks.begin()),
+          static_cast<int>(ranks.size()),
+          group.timeout(),
+          impl.meter);
+    }
+  }
+  fail("comm", "rank ", group.rank(), " is in no part of the group");
 }
 
 Group Group::duplicate(const std::string& label) const {

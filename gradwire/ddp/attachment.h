@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "gradwire/comm/group.h"
-#include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/stats.h"
 #include "gradwire/hook/bucket.h"
 #include "gradwire/hook/choice.h"
+#include "gradwire/hook/hook_state.h"
 
 namespace c10d {
 class ProcessGroup;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gradwire/comm/group.h"
-#include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/options.h"
 #include "gradwire/ddp/stats.h"
+#include "gradwire/hook/hook_state.h"
 
 namespace torch::nn {
 class Module;

@@ -12,10 +12,10 @@
 
 #include "gradwire/comm/group.h"
 #include "gradwire/ddp/bucket_result.h"
-#include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/stats.h"
 #include "gradwire/ddp/step_recorder.h"
 #include "gradwire/hook/choice.h"
+#include "gradwire/hook/hook_state.h"
 
 namespace c10d {
 class GradBucket;

@@ -43,14 +43,15 @@ class CastWrapper : public HookWrapper {
 }  // namespace
 
 std::unique_ptr<Hook> cast_for(const std::string& codec, HookContext context) {
+  auto inner = context.make_inner(context.group);
   // Alone there is nothing to send, and nothing to round.
   if (context.group.size() == 1) {
-    return std::move(context.inner);
+    return inner;
   }
   const bool half =
       codec::find_codec(codec).floats == codec::CodecInfo::Floats::kHalf;
   return std::make_unique<CastWrapper>(
-      half ? at::kHalf : at::kBFloat16, std::move(context.inner));
+      half ? at::kHalf : at::kBFloat16, std::move(inner));
 }
 
 }  // namespace gradwire

@@ -101,7 +101,8 @@ HookInfo codec_hook(const codec::CodecInfo& codec) {
       .tolerance = 4 * codec.tolerance,
       .wraps = codec.floats == codec::CodecInfo::Floats::kNone
                    ? HookInfo::Wraps::kNever
-                   : HookInfo::Wraps::kOptionally};
+                   : HookInfo::Wraps::kOptionally,
+      .plain_around = true};
   info.options.push_back(
       {.name = "ef",
        .fallback = codec.feedback,
@@ -114,7 +115,7 @@ HookInfo codec_hook(const codec::CodecInfo& codec) {
   info.options.push_back(sparse_option());
   info.make = [name = codec.name, options = info.options](
                   HookContext context) -> std::unique_ptr<Hook> {
-    if (context.inner) {
+    if (context.make_inner) {
       return cast_for(name, std::move(context));
     }
     return std::make_unique<CompressedHook>(

@@ -20,7 +20,8 @@ namespace gradwire {
 struct HookState {
   // Equal on all ranks. Names are the same at every step.
   std::map<std::string, std::int64_t> numbers;
-  // By parameter, equal on all ranks.
+  // By parameter, equal on all ranks that average with each other. In another
+  // world all of them take those of the first rank.
   std::map<std::string, at::Tensor> shared;
   // By parameter: what this rank still owes to the sum over ranks, in the order
   // of the gradient's memory. In another world they may be handed to other
@@ -89,8 +90,8 @@ class Hook {
 struct HookContext {
   Group group;
   Options options;
-  // The hook in parentheses, if any.
-  std::unique_ptr<Hook> inner;
+  // Makes the hook in parentheses; null if there is none.
+  std::function<std::unique_ptr<Hook>(const Group&)> make_inner;
 };
 
 // One row of the registry: everything the CLI, the docs, the benchmark and the
@@ -112,6 +113,8 @@ struct HookInfo {
   // gradients, and a world of one loses too.
   double tolerance = 0.0;
   Wraps wraps = Wraps::kNever;
+  // Around another hook it takes no options.
+  bool plain_around = false;
   // Options with which the first step does what later ones do, for tests: the
   // conformance suite adds them to the name.
   std::string trial = {};

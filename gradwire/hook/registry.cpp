@@ -15,6 +15,7 @@
   CODECS                             \
   HOOK(powersgd)                     \
   HOOK(batched_powersgd)             \
+  HOOK(post_local_sgd)               \
   HOOK(noop)
 
 namespace gradwire {
@@ -55,7 +56,7 @@ std::vector<std::string> names() {
   return result;
 }
 
-HookInfo find(const std::string& name) {
+HookInfo find_row(const std::string& name) {
   for (auto& info : hooks()) {
     if (info.name == name) {
       return info;
@@ -91,8 +92,7 @@ Options check(const Spec& spec, const HookInfo& info) {
         to_string(*spec.inner),
         "'");
   }
-  if (spec.inner && info.wraps == HookInfo::Wraps::kOptionally &&
-      !spec.options.empty()) {
+  if (spec.inner && info.plain_around && !spec.options.empty()) {
     fail(
         "hook",
         "'",
@@ -134,7 +134,7 @@ void register_hook(HookInfo info) {
 
 struct HookSpec::Level {
   explicit Level(const Spec& spec)
-      : info(find(spec.name)), options(check(spec, info)) {
+      : info(find_row(spec.name)), options(check(spec, info)) {
     if (spec.inner) {
       inner = std::make_unique<const Level>(*spec.inner);
     }
@@ -157,8 +157,11 @@ struct HookSpec::Level {
            (inner && inner->stays_local());
   }
   std::unique_ptr<Hook> make(const Group& group) const {
-    return info.make(
-        {group, options, inner ? inner->make(group) : std::unique_ptr<Hook>()});
+    HookContext context{group, options, {}};
+    if (inner) {
+      context.make_inner = [this](const Group& at) { return inner->make(at); };
+    }
+    return info.make(std::move(context));
   }
 
   HookInfo info;
@@ -177,6 +180,15 @@ HookSpec::HookSpec(const std::string& text) {
 
 bool HookSpec::is_plain_average() const {
   return is_none() || (hook_->info.plain_average && text_ == hook_->info.name);
+}
+
+const Options* HookSpec::find(const std::string& name) const {
+  for (const Level* level = hook_.get(); level; level = level->inner.get()) {
+    if (level->info.name == name) {
+      return &level->options;
+    }
+  }
+  return nullptr;
 }
 
 bool HookSpec::stays_local() const {

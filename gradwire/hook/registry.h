@@ -37,6 +37,10 @@ class HookSpec {
   // Every rank keeps its own gradients, also inside of another hook.
   bool stays_local() const;
 
+  // The options of the hook of this name, outside or in parentheses; null if
+  // there is none.
+  const Options* find(const std::string& name) const;
+
   // Not for "none". Not collective by itself, though a hook may connect when it
   // is made.
   std::unique_ptr<Hook> make(const Group& group) const;

@@ -1,4 +1,4 @@
-#include "gradwire/ddp/hook_state.h"
+#include "gradwire/hook/hook_state.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

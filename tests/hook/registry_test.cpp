@@ -14,7 +14,7 @@ namespace {
 class Scale : public HookWrapper {
  public:
   explicit Scale(HookContext context)
-      : HookWrapper(std::move(context.inner)),
+      : HookWrapper(context.make_inner(context.group)),
         factor_(context.options.number("factor")) {}
   Future reduce(Bucket& bucket) override {
     return inner().reduce(bucket).then(

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradwire/ddp/ddp.h"
-#include "gradwire/ddp/hook_record.h"
+#include "gradwire/hook/hook_record.h"
 #include "tests/support/command.h"
 #include "tests/support/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "gradwire/ddp/hook_state.h"
+#include "gradwire/hook/hook_state.h"
 
 #include <ATen/ATen.h>
 
@@ -15,12 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string file_of(const std::string& folder, std::int64_t rank) {
-  return fs::path(folder) / concat("hook-state.rank", rank);
+std::string file_of(
+    const std::string& folder, std::int64_t rank, const HookOwner& owner) {
+  return fs::path(folder) / concat(owner.file, ".rank", rank);
 }
 
 [[noreturn]] void reject(const std::string& where, const std::string& why) {
-  fail("ddp", "hook state ", where, " ", why);
+  fail("hook", "hook state ", where, " ", why);
 }
 
 std::string quoted(const std::string& text) {
@@ -117,7 +118,7 @@ void check_record(
 
 HookRecord read_checked(
     const std::string& folder, std::int64_t rank, const HookOwner& owner) {
-  const std::string path = file_of(folder, rank);
+  const std::string path = file_of(folder, rank, owner);
   HookRecord record = read_file(path);
   check_record(quoted(path), record, rank, owner);
   return record;
@@ -155,15 +156,18 @@ SavedHook read_share(
   const HookRecord first = read_checked(folder, 0, owner);
   if (first.world != group.size() && options.strict) {
     reject(
-        quoted(file_of(folder, 0)),
+        quoted(file_of(folder, 0, owner)),
         concat("is of a world of ", first.world, ", expected ", group.size()));
   }
   SavedHook share{first.layout, {first.state.numbers, first.state.shared, {}}};
   for (std::int64_t rank = group.rank(); rank < first.world;
        rank += group.size()) {
     const HookRecord record = read_checked(folder, rank, owner);
-    check_same_save(file_of(folder, rank), record, first);
+    check_same_save(file_of(folder, rank, owner), record, first);
     add_residuals(share.state, record.state);
+    if (first.world == group.size()) {
+      share.state.shared = record.state.shared;
+    }
   }
   world = first.world;
   return share;
@@ -211,7 +215,8 @@ void save_hook_state(
   agree_checked(group, "save_hook_state", [&] {
     const HookRecord record = make_record(group, save, owner, take());
     check_writable_folder(folder);
-    write_atomically(file_of(folder, group.rank()), encode_record(record));
+    write_atomically(
+        file_of(folder, group.rank(), owner), encode_record(record));
     return std::vector<Fact>{{"hook", owner.hook}};
   });
 }

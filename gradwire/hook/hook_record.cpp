@@ -1,8 +1,8 @@
-#include "gradwire/ddp/hook_record.h"
+#include "gradwire/hook/hook_record.h"
 
 #include "gradwire/base/archive.h"
 #include "gradwire/base/files.h"
-#include "gradwire/ddp/named_tensors.h"
+#include "gradwire/hook/named_tensors.h"
 
 namespace gradwire {
 namespace {
@@ -109,7 +109,7 @@ std::string encode_record(const HookRecord& record) {
 HookRecord decode_record(const std::string& bytes, const std::string& where) {
   if (bytes.starts_with("PK\x03\x04")) {
     fail(
-        "ddp",
+        "hook",
         "hook state ",
         where,
         " is a zip archive, as gradwire wrote up to version 2 of its hook "
@@ -122,7 +122,7 @@ HookRecord decode_record(const std::string& bytes, const std::string& where) {
     return decode(bytes);
   } catch (const DamagedError& e) {
     fail(
-        "ddp",
+        "hook",
         "hook state ",
         where,
         " is damaged or not a hook state: ",

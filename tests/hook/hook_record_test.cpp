@@ -1,4 +1,4 @@
-#include "gradwire/ddp/hook_record.h"
+#include "gradwire/hook/hook_record.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -84,7 +84,7 @@ TEST(HookRecord, EveryTruncationIsAnError) {
     EXPECT_ERROR(
         Error,
         decode_record(bytes.substr(0, size), "here"),
-        "[gradwire.ddp] hook state here is damaged or not a hook state");
+        "[gradwire.hook] hook state here is damaged or not a hook state");
   }
 }
 

@@ -12,12 +12,14 @@ namespace gradwire {
 // Indices of parameters, bucket by bucket.
 using BucketLayout = std::vector<std::vector<std::int64_t>>;
 
-// What a hook's state belongs to.
+// What a hook's state, or that of something else with such a state, belongs to.
 struct HookOwner {
   // Its spec.
   std::string hook;
   // Names, and numbers in gradients: Parameter::reals().
   std::map<std::string, std::int64_t> parameters;
+  // How its files begin. Not part of a record.
+  std::string file = "hook-state";
 };
 
 // One rank's part of a saved state.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gradwire/comm/group.h"
-#include "gradwire/ddp/hook_record.h"
+#include "gradwire/hook/hook_record.h"
 
 namespace gradwire {
 
