@@ -259,6 +259,14 @@ Future HookedReducer::reduce_by_hook(Bucket& bucket) {
   if (!std::exchange(told_, true)) {
     hook_->begin_step(recorder_.current());
   }
+  if (reducer_ && hook_->needs_gradients() &&
+      compat::in_dist_autograd(*reducer_)) {
+    fail(
+        "hook",
+        "the hook needs gradients in .grad, got a backward of distributed "
+        "autograd, which has them in its context: expected "
+        "loss.backward(), or another hook and a DistributedOptimizer");
+  }
   scale(bucket);
   Future future = hook_->reduce(bucket);
   if (!future.valid()) {
@@ -271,7 +279,7 @@ Future HookedReducer::reduce_by_hook(Bucket& bucket) {
 void HookedReducer::scale(const Bucket& bucket) const {
   if (scale_ != 1 && !stays_local_) {
     const at::NoGradGuard no_grad;
-    at::Tensor(bucket.buffer()).mul_(scale_);
+    bucket.buffer().mul_(scale_);
   }
 }
 

@@ -59,6 +59,13 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   // Ends the hook and its threads. A backward that comes later fails.
   void stop();
 
+  const Parameters& parameters() const {
+    return parameters_;
+  }
+  // See Hook.
+  bool needs_gradients() const {
+    return hook_ && hook_->needs_gradients();
+  }
   // The canonical spec of the hook.
   const std::string& spec() const {
     return spec_;
