@@ -15,6 +15,7 @@
 #include "gradwire/optim/diloco.h"
 #include "gradwire/optim/model_averager.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
+#include "gradwire/optim/optimizer_overlap.h"
 #include "gradwire/rpc/context.h"
 #include "gradwire/rpc/distributed_optimizer.h"
 #include "gradwire/rpc/remote.h"
