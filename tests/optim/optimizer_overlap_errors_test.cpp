@@ -1,7 +1,12 @@
-// What an overlapped optimizer refuses, and what becomes of a failed bucket.
+// What an overlapped optimizer refuses, when it steps, and what becomes of a
+// failed bucket.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "gradwire/ddp/ddp.h"
 #include "gradwire/optim/optimizer_overlap.h"
@@ -53,6 +58,51 @@ TEST(OptimizerOverlapErrors, WhatItCannotStep) {
       net,
       "the optimizer's parameter 2 of group 0, of sizes [3], is none that the "
       "DDP averages");
+}
+
+// Of somebody's own.
+struct CountingSgd : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure) override {
+    const auto result = SGD::step(std::move(closure));
+    ++steps;
+    return result;
+  }
+  std::atomic<int> steps = 0;
+};
+
+// The second bucket is reduced when the first one has stepped.
+TEST(OptimizerOverlap, StepsWhileBackwardGoesOn) {
+  run_threads(
+      1,
+      [](const Group& group) {
+        const auto net = given();
+        CountingSgd sgd(net->parameters(), 0.1);
+        const auto patient = [&](Bucket& bucket) {
+          const auto deadline =
+              std::chrono::steady_clock::now() + std::chrono::seconds(20);
+          while (bucket.index() == 1 && sgd.steps < 2 &&
+                 std::chrono::steady_clock::now() < deadline) {
+            std::this_thread::yield();
+          }
+          EXPECT_EQ(sgd.steps == 2, bucket.index() == 1);
+          return Future::ready(bucket.buffer());
+        };
+        auto ddp = DistributedDataParallel(
+            net,
+            group,
+            {.hook = optimizer_overlap(patient, sgd),
+             .bucket_cap_mb = 0.0001,
+             .first_bucket_cap_mb = 0.0001});
+        for (int step = 0; step < 2; ++step) {
+          ddp->zero_grad();
+          ddp->forward(ones()).backward();
+        }
+        EXPECT_EQ(ddp->stats().last.buckets.size(), 2u);
+        EXPECT_EQ(sgd.steps, 3);
+        EXPECT_EQ(net->parameters()[0][0].item<float>(), -0.2F);
+      },
+      kNoSockets);
 }
 
 // Frozen parameters never step with a plain optimizer either.
