@@ -14,7 +14,7 @@ std::string describe(const Hook& hook) {
   return "custom " + c10::demangle(typeid(hook).name());
 }
 
-// Of who is whose: ranks may be threads.
+// Guards the users of all hooks: ranks may be threads of one process.
 std::mutex& users_mutex() {
   static std::mutex mutex;
   return mutex;
