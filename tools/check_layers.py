@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks that every include keeps to the layers of docs/architecture.md.
 
-Of gradwire/: rooms include only the rooms below them, and the page names the same. Of apps/: a subcommand includes
-nothing of another one. Of tests/: only tests/apps sees the command.
+In gradwire/, rooms include only the rooms below them, and the page names the same rooms.
+In apps/, a subcommand includes nothing of another one. In tests/, only tests/apps includes
+the command.
 
 Prints one line per offence and exits 1 when there are any.
 """

@@ -13,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/launchers.h"
 #include "gradwire/codec/codec.h"
+#include "gradwire/comm/transports.h"
 #include "gradwire/ddp/comm_hook_type.h"
 
 namespace gradwire::apps {
@@ -47,6 +48,80 @@ std::string codecs_table() {
   MarkdownTable table({"spec", "what an element becomes", "bits"});
   for (const auto& info : codec::codecs()) {
     table.add({code(info.name), info.summary, bits_of(info)});
+  }
+  return table.text();
+}
+
+// One way in which a codec's messages can look.
+struct MessageForm {
+  // The value of an option that leads to it; empty: all do.
+  std::string value;
+  int id = 0;
+  int variant = 0;
+  std::int64_t scale_bytes = 0;
+};
+
+// Read from a message of one element.
+MessageForm form_of(const std::string& spec, const std::string& value) {
+  const auto codec = codec::make_codec(spec);
+  const codec::Segment segment{.elems = 1};
+  const float zero = 0;
+  std::vector<std::uint8_t> message(codec.message_bytes({&segment, 1}));
+  codec.encode({&segment, 1}, &zero, message);
+  const auto header = static_cast<std::int64_t>(codec::kHeaderBytes);
+  return {
+      value,
+      message.at(2),
+      message.at(3),
+      codec.message_parts({&segment, 1}).metadata - header};
+}
+
+// An option is one of them if messages tell its values apart.
+std::vector<MessageForm> forms_of(const codec::CodecInfo& info) {
+  for (const auto& option : info.options) {
+    std::vector<MessageForm> forms;
+    for (const auto& value : option.choices) {
+      forms.push_back(
+          form_of(concat(info.name, ":", option.name, "=", value), value));
+    }
+    if (!forms.empty() && forms.front().variant != forms.back().variant) {
+      return forms;
+    }
+  }
+  return {form_of(info.name, "")};
+}
+
+std::string messages_table() {
+  MarkdownTable table(
+      {"codec", "byte 2", "variant (byte 3)", "bytes of a scale"});
+  for (const auto& info : codec::codecs()) {
+    const auto forms = forms_of(info);
+    std::vector<std::string> variants;
+    std::vector<std::string> scales;
+    for (const auto& form : forms) {
+      const auto of_value = form.value.empty() ? "" : " " + form.value;
+      variants.push_back(concat(form.variant, of_value));
+      scales.push_back(concat(form.scale_bytes, of_value));
+    }
+    const bool one_scale =
+        forms.front().scale_bytes == forms.back().scale_bytes;
+    table.add(
+        {code(info.name),
+         concat(forms.front().id),
+         join(variants),
+         one_scale ? concat(forms.front().scale_bytes) : join(scales)});
+  }
+  return table.text();
+}
+
+std::string transports_table() {
+  MarkdownTable table({"transport", "how tensors move", "devices"});
+  for (const auto& row : transports()) {
+    std::vector<std::string> devices;
+    for (const auto device : row.devices) {
+      devices.push_back(c10::DeviceTypeName(device, /*lower_case=*/true));
+    }
+    table.add({code(row.name), row.summary, join(devices)});
   }
   return table.text();
 }
@@ -125,6 +200,8 @@ constexpr Table kTables[] = {
     {"hook-options", [] { return options_to_markdown(hook_rows()); }},
     {"codecs", codecs_table},
     {"codec-options", [] { return options_to_markdown(codec_rows()); }},
+    {"codec-messages", messages_table},
+    {"transports", transports_table},
     {"launchers", launchers_table},
     {"torch-names", torch_names_table},
     {"subcommands", subcommands_page}};

@@ -10,7 +10,7 @@ inline Option block_option() {
   return {
       .name = "block",
       .fallback = std::int64_t{512},
-      .help = "elements that share a scale; tensor: all of a message",
+      .help = "elements that share a scale; tensor: all elements of a message",
       .least = 32,
       .most = 1 << 20,
       .named = {{"tensor", 0}}};

@@ -10,7 +10,7 @@
 namespace gradwire {
 namespace {
 
-// Of who is whose: ranks may be threads.
+// Guards the users of all hooks: ranks may be threads of one process.
 std::mutex& users_mutex() {
   static std::mutex mutex;
   return mutex;

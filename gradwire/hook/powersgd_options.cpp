@@ -22,7 +22,7 @@ void each_option(const std::string& hook, Struct& options, Visit visit) {
       "rank",
       "rank of what is sent in place of a matrix",
       Range{1, 1024});
-  visit(options.start, "start", "first steps, which average in full", Range{0});
+  visit(options.start, "start", "steps at the start that average without compression", Range{0});
   visit(
       options.min_compression_rate,
       "min_compression_rate",
@@ -53,7 +53,7 @@ void each_option(const std::string& hook, Struct& options, Visit visit) {
     visit(
         options.batch,
         "batch",
-        "matrices of one shape lie together in messages",
+        "matrices of one shape are sent side by side",
         Range{});
   }
   visit(

@@ -25,7 +25,7 @@ struct PowerSgdOptions {
   std::int64_t seed = 0;
   // Every so many steps the norms of residuals are measured for stats().
   std::int64_t stats = 100;
-  // Matrices of one shape lie together in messages. Not for `batched_powersgd`,
+  // Matrices of one shape are sent side by side. Not for `batched_powersgd`,
   // where a bucket is one matrix.
   bool batch = true;
   // How many times a step sends P and Q.

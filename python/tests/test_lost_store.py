@@ -1,36 +1,51 @@
-"""Rank 0, which serves the store, is lost: others hear of it within a timeout."""
+"""Rank 0 is lost, often with the store it serves: others hear of it within a timeout."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 SCRIPT = """
 import datetime, os, sys, time
 import torch, torch.distributed as dist
 import gradwire
 
-rank, port, call = int(sys.argv[1]), *sys.argv[2:]
+rank, port, folder, call = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group(
     "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 group = dist.new_group(timeout=datetime.timedelta(seconds=2))
 ddp = torch.nn.parallel.DistributedDataParallel(
     torch.nn.Linear(9, 9), process_group=group)
-if call == "save_hook_state":
+if call.endswith("hook_state"):
     gradwire.attach(ddp, "int8")
+    gradwire.save_hook_state(ddp, folder)
 calls = {
     "attach": lambda: gradwire.attach(ddp, "int8"),
-    "save_hook_state": lambda: gradwire.save_hook_state(ddp, "/nowhere"),
+    "save_hook_state": lambda: gradwire.save_hook_state(ddp, folder),
+    "load_hook_state": lambda: gradwire.load_hook_state(ddp, folder),
     "compressed_all_reduce":
         lambda: gradwire.compressed_all_reduce(torch.ones(9), "int8", group),
 }
-if rank == 0:
-    print("ready", flush=True)
-    time.sleep(100)
+store = dist.distributed_c10d._get_default_store()
+keys = store.num_keys()
 print("ready", flush=True)
-sys.stdin.readline()
+line = sys.stdin.readline()
+if rank == 0:
+    if line == "go\\n":
+        calls[call]()
+    time.sleep(100)
+if line == "see rank 0 arrive\\n":
+    # It waits for this rank once it has written what it has to.
+    before, now = keys, store.num_keys()
+    while now == keys or now != before:
+        time.sleep(0.1)
+        before, now = now, store.num_keys()
+    print("arrived", flush=True)
+    sys.stdin.readline()
 started = time.monotonic()
 try:
     calls[call]()
@@ -47,22 +62,80 @@ def free_port():
         return str(listener.getsockname()[1])
 
 
-@pytest.mark.parametrize("call", ["attach", "save_hook_state", "compressed_all_reduce"])
-@pytest.mark.parametrize("lost", ["SIGKILL", "SIGSTOP"])
-def test_a_lost_rank_0_is_a_runtime_error_in_time(lost, call):
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
-    rest = [free_port(), call]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    ranks = [
-        subprocess.Popen([*command, str(rank), *rest], text=True, **pipes)
-        for rank in range(2)
-    ]
-    try:
-        assert [rank.stdout.readline() for rank in ranks] == ["ready\n"] * 2
-        ranks[0].send_signal(signal.Signals[lost])
-        output, _ = ranks[1].communicate("\n", timeout=60)
-        assert output.startswith("RuntimeError True True [gradwire.comm] "), output
-    finally:
-        for process in ranks:
+class Ranks:
+    """Two, of which rank 0 is lost."""
+
+    def __init__(self, call, folder, port, **environment):
+        command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+        self.processes = [
+            subprocess.Popen(
+                [*command, str(rank), port, str(folder), call],
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **environment, "RANK": str(rank)},
+            )
+            for rank in range(2)
+        ]
+
+    def __enter__(self):
+        for rank in range(2):
+            self.expect(rank, "ready")
+        return self
+
+    def __exit__(self, *error):
+        for process in self.processes:
             process.kill()
-            process.wait()
+            process.communicate()
+
+    def tell(self, rank, line):
+        self.processes[rank].stdin.write(line + "\n")
+        self.processes[rank].stdin.flush()
+
+    def expect(self, rank, line):
+        assert self.processes[rank].stdout.readline() == line + "\n"
+
+    def lose(self, how):
+        """The error of rank 1."""
+        self.processes[0].send_signal(signal.Signals[how])
+        output, _ = self.processes[1].communicate("\n", timeout=60)
+        assert output.startswith("RuntimeError True True [gradwire.comm] "), output
+        return output
+
+
+CALLS = ["attach", "save_hook_state", "load_hook_state", "compressed_all_reduce"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("lost", ["SIGKILL", "SIGSTOP"])
+def test_a_lost_rank_0_is_a_runtime_error_in_time(lost, call, tmp_path):
+    with Ranks(call, tmp_path, free_port()) as ranks:
+        ranks.lose(lost)
+
+
+def lose_inside(ranks, lost):
+    ranks.tell(1, "see rank 0 arrive")
+    ranks.tell(0, "go")
+    ranks.expect(1, "arrived")
+    return ranks.lose(lost)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("lost", ["SIGKILL", "SIGSTOP"])
+def test_rank_0_is_lost_inside_of_the_call(lost, call, tmp_path):
+    with Ranks(call, tmp_path, free_port()) as ranks:
+        lose_inside(ranks, lost)
+
+
+# Under torchrun the launcher serves the store: what rank 0 has written is still there.
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("lost", ["SIGKILL", "SIGSTOP"])
+def test_rank_0_is_lost_inside_of_the_call_but_not_the_store(lost, call, tmp_path):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    launcher = {
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "WORLD_SIZE": "2",
+    }
+    with Ranks(call, tmp_path, str(store.port), **launcher) as ranks:
+        lose_inside(ranks, lost)

@@ -273,7 +273,7 @@ TEST(Compressed, TensorsAreLetGo) {
   });
 }
 
-// Of more sizes than one keeps apart by heart.
+// More sizes than a small cache would hold.
 TEST(Compressed, SizesInRotationArePlannedOnce) {
   run_threads(2, [](const Group& group) {
     std::vector<at::Tensor> tensors;

@@ -10,7 +10,7 @@
 namespace gradwire {
 namespace {
 
-// A wrapper with options, as hooks of later days will be.
+// A wrapper with an option, as a program may register one.
 class Scale : public HookWrapper {
  public:
   explicit Scale(HookContext context)
