@@ -2,7 +2,7 @@
 
 #include "gradwire/base/archive.h"
 #include "gradwire/base/files.h"
-#include "gradwire/ddp/named_tensors.h"
+#include "gradwire/hook/named_tensors.h"
 
 namespace gradwire {
 namespace {

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "gradwire/base/archive.h"
-#include "gradwire/ddp/named_tensors.h"
+#include "gradwire/hook/named_tensors.h"
 
 namespace gradwire::apps {
 namespace {

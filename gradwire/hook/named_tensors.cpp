@@ -1,4 +1,4 @@
-#include "gradwire/ddp/named_tensors.h"
+#include "gradwire/hook/named_tensors.h"
 
 #include <ATen/ATen.h>
 
@@ -39,7 +39,7 @@ constexpr std::array<TypeName, 12> kTypeNames{{
 std::string_view name_of(const std::string& tensor, at::ScalarType type) {
   const auto found = std::ranges::find(kTypeNames, type, &TypeName::type);
   if (found == kTypeNames.end()) {
-    fail("ddp", "tensor '", tensor, "' cannot be saved: it is of ", type);
+    fail("hook", "tensor '", tensor, "' cannot be saved: it is of ", type);
   }
   return found->name;
 }
