@@ -10,6 +10,8 @@
 #include "apps/gradwire/shared/report_json.h"
 #include "apps/gradwire/train/checkpoint.h"
 #include "apps/gradwire/train/data.h"
+#include "apps/gradwire/train/evaluate.h"
+#include "apps/gradwire/train/stepper.h"
 #include "apps/gradwire/train/train.h"
 #include "apps/gradwire/train/training_state.h"
 #include "gradwire/base/error.h"
@@ -38,10 +40,12 @@ class Training {
       : options_(options),
         group_(group),
         data_(load_dataset(options.data, options.seed)),
-        net_(make_net()),
-        sgd_(
-            net_->parameters(),
-            torch::optim::SGDOptions(options.lr).momentum(options.momentum)),
+        model_(make_seeded_model()),
+        stepper_(options, group, tensors_of(model_)),
+        net_(
+            model_,
+            group,
+            {.hook = stepper_.hook(), .precision = precision_of(options)}),
         steps_per_epoch_(data_.train.size() / options.batch) {
     if (steps_per_epoch_ == 0) {
       fail(
@@ -56,6 +60,7 @@ class Training {
     if (options.max_steps > 0) {
       total_steps_ = std::min(total_steps_, options.max_steps);
     }
+    stepper_.begin();
   }
 
   void run() {
@@ -84,6 +89,7 @@ class Training {
       save_if_due();
     }
     bar.finish();
+    stepper_.finish();
     report(seconds_since(start), first);
   }
 
@@ -92,12 +98,20 @@ class Training {
     return group_.rank() == 0;
   }
 
-  Net make_net() {
+  std::shared_ptr<Classifier> make_seeded_model() const {
     torch::manual_seed(options_.seed);
     const ImageShape shape{
         data_.train.images.size(2), data_.train.images.size(3), data_.classes};
-    return Net(
-        make_model(options_.model, shape), group_, {.hook = options_.hook});
+    return make_model(options_.model, shape);
+  }
+
+  static MixedPrecision precision_of(const TrainOptions& options) {
+    MixedPrecision precision;
+    if (!options.precision.empty()) {
+      precision.parameters =
+          options.precision == "fp16" ? torch::kHalf : torch::kBFloat16;
+    }
+    return precision;
   }
 
   // The samples of this rank in the global batch of the current step. The
@@ -122,17 +136,18 @@ class Training {
     const auto indices = sample();
     const auto inputs = data_.inputs(data_.train, indices);
     const auto targets = data_.train.labels.index_select(0, indices);
-    sgd_.zero_grad();
-    auto loss = torch::cross_entropy_loss(net_->forward(inputs), targets);
+    stepper_.zero_grad();
+    auto loss = torch::cross_entropy_loss(
+        net_->forward(inputs).to(torch::kFloat), targets);
     // DDP averages over ranks; when shares are unequal a rank's mean must
     // count by its share for the result to be the mean over the batch.
     const auto share = static_cast<double>(indices.numel() * group_.size()) /
                        static_cast<double>(options_.batch);
-    if (share != 1.0) {
+    if (share != 1.0 && !stepper_.ranks_differ()) {
       loss = loss * share;
     }
-    loss.backward();
-    sgd_.step();
+    stepper_.scaled(loss).backward();
+    stepper_.step([this] { return net_->stats().last.outcome; });
     ++step_;
     losses_.push_back(loss.item<double>());
     return losses_.back();
@@ -143,7 +158,8 @@ class Training {
         {"model", options_.model},
         {"data", options_.data},
         {"seed", concat(options_.seed)},
-        {"batch", concat(options_.batch)}};
+        {"batch", concat(options_.batch)},
+        {"optimizer", options_.optimizer}};
   }
 
   void save_if_due() {
@@ -154,17 +170,30 @@ class Training {
         !(epoch_end || due || step_ == total_steps_)) {
       return;
     }
-    net_->save_hook_state(hook_state_folder(options_.checkpoint, step_));
+    const auto folder = hook_state_folder(options_.checkpoint, step_);
+    net_->save_hook_state(folder);
+    const OptimizerState state = stepper_.state();
+    if (stepper_.ranks_differ()) {
+      write_atomically(own_file(folder), pack_state(*model_, state));
+      stepper_.save(folder);
+    }
     if (leads()) {
-      save_model();
+      save_model(state);
     }
   }
 
-  void save_model() {
+  // Of a rank whose parameters are its own.
+  std::string own_file(const std::filesystem::path& folder) const {
+    return folder / concat("training.rank", group_.rank());
+  }
+
+  void save_model(const OptimizerState& state) {
     auto facts = this->facts();
     facts["hook"] = net_->hook();
+    facts["world"] = concat(group_.size());
+    facts["scaler"] = stepper_.scaler_state();
     save_checkpoint(
-        options_.checkpoint, {facts, step_, pack_state(*net_->module(), sgd_)});
+        options_.checkpoint, {facts, step_, pack_state(*model_, state)});
     remove_older_hook_states(options_.checkpoint, step_);
   }
 
@@ -174,19 +203,34 @@ class Training {
       loaded = load_checkpoint(options_.checkpoint, facts());
       return loaded.state;
     });
-    const std::string hook = share_from_rank0(group_, [&] {
-      const auto found = loaded.facts.find("hook");
-      return found == loaded.facts.end() ? "" : found->second;
-    });
+    const auto shared_fact = [&](const char* name) {
+      return share_from_rank0(group_, [&] { return loaded.facts[name]; });
+    };
+    const std::string hook = shared_fact("hook");
+    const bool same_world = shared_fact("world") == concat(group_.size());
+    stepper_.set_scaler_state(shared_fact("scaler"));
     auto step = torch::tensor({loaded.step}, torch::kLong);
     group_.broadcast(step).wait();
     step_ = step.item<std::int64_t>();
-    unpack_state(state, *net_->module(), sgd_);
+    take_state(state);
+    if (stepper_.ranks_differ()) {
+      const auto folder = hook_state_folder(options_.checkpoint, step_);
+      if (same_world) {
+        take_state(read_whole(own_file(folder)));
+      }
+      stepper_.load(folder);
+    }
     resume_hook(hook);
     if (leads()) {
       std::cout << "resumed at step " << step_ << "/" << total_steps_
                 << std::endl;
     }
+  }
+
+  void take_state(const std::string& bytes) {
+    unpack_state(bytes, *model_, [this](const OptimizerState& state) {
+      stepper_.set_state(state);
+    });
   }
 
   // Another hook than before is the user's wish, and starts from nothing.
@@ -199,54 +243,12 @@ class Training {
     }
   }
 
-  double test_accuracy() {
-    const torch::NoGradGuard no_grad;
-    net_->eval();
-    constexpr std::int64_t kTestBatch = 512;
-    std::int64_t correct = 0;
-    const auto all = torch::arange(data_.test.size());
-    std::int64_t turn = 0;
-    for (const auto& indices : all.split(kTestBatch)) {
-      if (turn++ % group_.size() != group_.rank()) {
-        continue;
-      }
-      const auto scores =
-          net_->module()->forward(data_.inputs(data_.test, indices));
-      const auto labels = data_.test.labels.index_select(0, indices);
-      correct += scores.argmax(1).eq(labels).sum().item<std::int64_t>();
-    }
-    auto total = torch::tensor({correct}, torch::kLong);
-    group_.all_reduce(total).wait();
-    return static_cast<double>(total.item<std::int64_t>()) /
-           static_cast<double>(data_.test.size());
-  }
-
   // The mean loss over the whole batch, for every step of this run.
   std::vector<double> global_losses() const {
     auto sum = torch::tensor(losses_, torch::kDouble);
     group_.all_reduce(sum).wait();
     sum /= group_.size();
     return {sum.data_ptr<double>(), sum.data_ptr<double>() + sum.numel()};
-  }
-
-  std::uint64_t weights_fingerprint() const {
-    std::string prints;
-    for (const auto& item : net_->named_parameters()) {
-      const auto tensor = item.value().detach().contiguous();
-      prints += concat(
-          item.key(),
-          fingerprint(
-              {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}));
-    }
-    return fingerprint(prints);
-  }
-
-  bool same_on_all_ranks(std::uint64_t value) const {
-    const auto bits = static_cast<std::int64_t>(value);
-    auto mine = torch::tensor({bits}, torch::kLong);
-    auto all = torch::empty({group_.size()}, torch::kLong);
-    group_.all_gather(all, mine).wait();
-    return all.eq(bits).all().item<bool>();
   }
 
   Bytes sum_over_ranks(const Bytes& bytes) const {
@@ -259,11 +261,11 @@ class Training {
   // training run knows.
   void report(double seconds, std::int64_t first_step) {
     const Stats stats = net_->stats();
-    const double accuracy = test_accuracy();
+    const double accuracy = apps::test_accuracy(*model_, data_, group_);
     const auto losses = global_losses();
-    const std::uint64_t weights = weights_fingerprint();
-    const bool identical = same_on_all_ranks(weights);
-    const Bytes sent_by_all = sum_over_ranks(stats.sent);
+    const std::uint64_t weights = weights_fingerprint(*model_);
+    const bool identical = same_on_all_ranks(group_, weights);
+    const Bytes sent_by_all = sum_over_ranks(stats.sent + stepper_.sent());
     if (!leads()) {
       return;
     }
@@ -271,9 +273,10 @@ class Training {
     hex << std::hex << std::setw(16) << std::setfill('0') << weights;
     const auto trained =
         static_cast<double>((step_ - first_step) * options_.batch);
+    const std::string stepping = stepper_.summary();
     std::cout << stats << "\n"
-              << "test accuracy " << fixed(100 * accuracy, 2) << " %, weights "
-              << hex.str()
+              << stepping << (stepping.empty() ? "" : "\n") << "test accuracy "
+              << fixed(100 * accuracy, 2) << " %, weights " << hex.str()
               << (identical ? " on every rank" : ", NOT the same on every rank")
               << std::endl;
     if (!options_.json.empty()) {
@@ -287,12 +290,15 @@ class Training {
           {"epochs", options_.epochs},
           {"batch", options_.batch},
           {"lr", options_.lr},
+          {"optimizer", options_.optimizer},
           {"seed", options_.seed},
           {"first_step", first_step},
           {"seconds", seconds},
           {"samples_per_second", trained / std::max(seconds, 1e-9)},
           {"loss", losses},
           {"test_accuracy", accuracy},
+          {"sent_for_parameters", to_json(stepper_.sent())},
+          {"optimizer_state_bytes", stepper_.state_bytes()},
           {"sent_by_all_ranks", to_json(sent_by_all)},
           {"weights", hex.str()},
           {"identical", identical}});
@@ -303,8 +309,10 @@ class Training {
   const TrainOptions& options_;
   Group group_;
   Dataset data_;
+  std::shared_ptr<Classifier> model_;
+  // Outlives the DDP, whose hook may step its optimizer.
+  Stepper stepper_;
   Net net_;
-  torch::optim::SGD sgd_;
   std::int64_t steps_per_epoch_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;

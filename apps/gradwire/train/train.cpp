@@ -10,6 +10,8 @@
 #include "apps/gradwire/shared/prefixed.h"
 #include "apps/gradwire/train/checkpoint.h"
 #include "apps/gradwire/train/data.h"
+#include "apps/gradwire/train/optimizers.h"
+#include "apps/gradwire/train/stepper.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/files.h"
 #include "gradwire/base/placement.h"
@@ -31,6 +33,7 @@ void check(const TrainOptions& options, int ranks) {
   check_range("momentum", options.momentum, 0.0, 1.0);
   check_range("threads", options.threads, 1, 1024);
   check_range<std::int64_t>("max-steps", options.max_steps, 0, 1LL << 40);
+  check_range<std::int64_t>("local-sgd", options.local_sgd, 0, 1LL << 40);
   check_range<std::int64_t>(
       "checkpoint-every", options.checkpoint_every, 0, 1LL << 40);
   if (options.batch < ranks) {
@@ -43,6 +46,7 @@ void check(const TrainOptions& options, int ranks) {
         " ranks, expected at least one sample a rank");
   }
   check_hook_spec(options.hook);
+  check_stepping(options);
   check_model(options.model);
   check_dataset(options.data);
   if (options.checkpoint.empty() &&
@@ -131,7 +135,24 @@ void add_flags(Flags& flags, TrainOptions& options) {
   flags.add("--epochs", options.epochs, "passes over the data");
   flags.add("--batch", options.batch, "samples per step, all ranks together");
   flags.add("--lr", options.lr, "learning rate");
+  flags.add("--optimizer", options.optimizer, join(optimizer_names()));
   flags.add("--momentum", options.momentum, "momentum of SGD");
+  flags.add(
+      "--local-sgd",
+      options.local_sgd,
+      "average parameters, by --hook, every so many steps instead of "
+      "gradients; 0: never");
+  flags.add(
+      "--diloco",
+      options.diloco,
+      "steps between outer steps, and the hook of their averages: 32,int4");
+  flags.add("--zero", options.zero, "spread the optimizer's state over ranks");
+  flags.add(
+      "--overlap", options.overlap, "step parameters while backward runs");
+  flags.add(
+      "--precision",
+      options.precision,
+      "bf16 or fp16: compute in this type, with parameters kept in float");
   flags.add(
       "--seed",
       options.seed,

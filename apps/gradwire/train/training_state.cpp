@@ -2,15 +2,13 @@
 
 #include <torch/torch.h>
 
-#include <bit>
-
 #include "gradwire/base/archive.h"
 #include "gradwire/hook/named_tensors.h"
 
 namespace gradwire::apps {
 namespace {
 
-constexpr ArchiveFormat kStateFormat{"gw train", 1};
+constexpr ArchiveFormat kStateFormat{"gw train", 2};
 
 NamedTensors model_of(torch::nn::Module& module) {
   NamedTensors tensors;
@@ -21,28 +19,6 @@ NamedTensors model_of(torch::nn::Module& module) {
     tensors[each.key()] = each.value();
   }
   return tensors;
-}
-
-// Of parameters that were updated at least once.
-NamedTensors momentum_of(torch::nn::Module& module, torch::optim::SGD& sgd) {
-  NamedTensors tensors;
-  for (const auto& each : module.named_parameters()) {
-    const auto found = sgd.state().find(each.value().unsafeGetTensorImpl());
-    if (found == sgd.state().end()) {
-      continue;
-    }
-    const auto& state =
-        static_cast<torch::optim::SGDParamState&>(*found->second);
-    if (state.momentum_buffer().defined()) {
-      tensors[each.key()] = state.momentum_buffer();
-    }
-  }
-  return tensors;
-}
-
-torch::optim::SGDOptions& options_of(torch::optim::SGD& sgd) {
-  return static_cast<torch::optim::SGDOptions&>(
-      sgd.param_groups().front().options());
 }
 
 // Throws unless every tensor of `loaded` has the shape and type of its
@@ -57,10 +33,44 @@ void check_alike(const NamedTensors& loaded, const NamedTensors& own) {
   }
 }
 
+void write_state(ArchiveWriter& out, const OptimizerState& state) {
+  out.text(state.optimizer);
+  out.number(static_cast<std::int64_t>(state.parameters.size()));
+  for (const ParameterState& each : state.parameters) {
+    write_tensors(out, each.tensors);
+    out.number(static_cast<std::int64_t>(each.numbers.size()));
+    for (const auto& [name, number] : each.numbers) {
+      out.text(name);
+      out.number(number);
+    }
+  }
+}
+
+ParameterState read_parameter_state(ByteReader& in) {
+  ParameterState state;
+  state.tensors = read_tensors(in);
+  // A name's length and a number.
+  const std::size_t numbers = in.count(2 * sizeof(std::int64_t));
+  for (std::size_t i = 0; i < numbers; ++i) {
+    const std::string name(in.text());
+    state.numbers[name] = in.number();
+  }
+  return state;
+}
+
+OptimizerState read_optimizer_state(ByteReader& in) {
+  OptimizerState state;
+  state.optimizer = in.text();
+  const std::size_t parameters = in.count(2 * sizeof(std::int64_t));
+  for (std::size_t i = 0; i < parameters; ++i) {
+    state.parameters.push_back(read_parameter_state(in));
+  }
+  return state;
+}
+
 struct Loaded {
   NamedTensors model;
-  NamedTensors momentum;
-  double factor = 0;
+  OptimizerState optimizer;
 };
 
 Loaded read_state(const std::string& bytes) {
@@ -69,10 +79,9 @@ Loaded read_state(const std::string& bytes) {
   ByteReader model = archive.section("model");
   loaded.model = read_tensors(model);
   model.end();
-  ByteReader momentum = archive.section("momentum");
-  loaded.factor = std::bit_cast<double>(momentum.number());
-  loaded.momentum = read_tensors(momentum);
-  momentum.end();
+  ByteReader optimizer = archive.section("optimizer");
+  loaded.optimizer = read_optimizer_state(optimizer);
+  optimizer.end();
   return loaded;
 }
 
@@ -81,7 +90,6 @@ Loaded read_checked(const std::string& bytes, torch::nn::Module& module) {
     Loaded loaded = read_state(bytes);
     const NamedTensors own = model_of(module);
     check_alike(loaded.model, own);
-    check_alike(loaded.momentum, own);
     if (loaded.model.size() != own.size()) {
       throw DamagedError("a tensor of the model is missing");
     }
@@ -93,34 +101,25 @@ Loaded read_checked(const std::string& bytes, torch::nn::Module& module) {
 
 }  // namespace
 
-std::string pack_state(torch::nn::Module& module, torch::optim::SGD& sgd) {
+std::string pack_state(
+    torch::nn::Module& module, const OptimizerState& optimizer) {
   ArchiveWriter out(kStateFormat);
   out.begin("model");
   write_tensors(out, model_of(module));
-  out.begin("momentum");
-  out.number(std::bit_cast<std::int64_t>(options_of(sgd).momentum()));
-  write_tensors(out, momentum_of(module, sgd));
+  out.begin("optimizer");
+  write_state(out, optimizer);
   return std::move(out).finish();
 }
 
 void unpack_state(
     const std::string& bytes,
     torch::nn::Module& module,
-    torch::optim::SGD& sgd) {
+    const std::function<void(const OptimizerState&)>& take) {
   const torch::NoGradGuard no_grad;
   const Loaded loaded = read_checked(bytes, module);
+  take(loaded.optimizer);
   for (const auto& [name, tensor] : model_of(module)) {
     at::Tensor(tensor).copy_(loaded.model.at(name));
-  }
-  options_of(sgd).momentum(loaded.factor);
-  sgd.state().clear();
-  for (const auto& each : module.named_parameters()) {
-    if (const auto found = loaded.momentum.find(each.key());
-        found != loaded.momentum.end()) {
-      auto state = std::make_unique<torch::optim::SGDParamState>();
-      state->momentum_buffer(found->second);
-      sgd.state()[each.value().unsafeGetTensorImpl()] = std::move(state);
-    }
   }
 }
 
