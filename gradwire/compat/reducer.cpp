@@ -56,6 +56,16 @@ struct Counters : c10d::Reducer {
   static std::int64_t iterations(const c10d::Reducer& reducer) {
     return reducer.*(&Counters::num_iterations_);
   }
+  static bool may_leave_unused(const c10d::Reducer& reducer) {
+    return reducer.*(&Counters::find_unused_parameters_) ||
+           reducer.*(&Counters::static_graph_);
+  }
+  static const at::Tensor& used(const c10d::Reducer& reducer) {
+    return reducer.*(&Counters::local_used_map_);
+  }
+  static bool has_context(const c10d::Reducer& reducer) {
+    return (reducer.*(&Counters::rpc_context_)).context_ptr.load() != nullptr;
+  }
 };
 
 // The Reducer takes the divisor from the result of a collective.
@@ -117,6 +127,15 @@ void set_buckets(
 
 std::int64_t synced_forwards(const c10d::Reducer& reducer) {
   return Counters::iterations(reducer);
+}
+
+bool has_gradient(const c10d::Reducer& reducer, std::size_t index) {
+  return !Counters::may_leave_unused(reducer) ||
+         Counters::used(reducer).const_data_ptr<int>()[index] != 0;
+}
+
+bool in_dist_autograd(const c10d::Reducer& reducer) {
+  return Counters::has_context(reducer);
 }
 
 std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer) {

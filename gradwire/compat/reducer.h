@@ -43,6 +43,15 @@ void set_buckets(
 // How many forwards were to be followed by a backward that averages.
 std::int64_t synced_forwards(const c10d::Reducer& reducer);
 
+// In a hook's call: whether the average becomes the gradient of this parameter
+// for certain. Not where parameters may stay unused and this rank has not used
+// it; in a static graph from the second iteration on: where no rank has.
+bool has_gradient(const c10d::Reducer& reducer, std::size_t index);
+
+// Gradients of this backward are in a context of distributed autograd, not in
+// `.grad`.
+bool in_dist_autograd(const c10d::Reducer& reducer);
+
 // Buckets as a rank without input would have them, in the order of reduction:
 // zeros, and sparse tensors without elements where gradients are sparse.
 std::vector<c10d::GradBucket> zero_buckets(const c10d::Reducer& reducer);

@@ -112,6 +112,7 @@ Attachment::Attachment(
     hook = find_hook().check();
     hook->check_free(nullptr);
     parameters = reduced_parameters(ddp);
+    hook->check_parameters(parameters);
     auto facts = facts_of(*hook, parameters);
     facts.push_back(group_fact(hook_group));
     return facts;
@@ -133,6 +134,7 @@ void Attachment::set_hook(
   agree_checked(impl.group, "attach", [&] {
     hook = find_hook().check();
     hook->check_free(impl.hooked.get());
+    hook->check_parameters(impl.hooked->parameters());
     impl.check_between_iterations("attach");
     return std::vector<Fact>{{"hook", hook->text()}, group_fact(hook_group)};
   });

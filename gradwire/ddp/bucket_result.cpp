@@ -1,9 +1,9 @@
 #include "gradwire/ddp/bucket_result.h"
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "gradwire/base/error.h"
+#include "gradwire/hook/result.h"
 
 namespace gradwire {
 namespace {
@@ -31,13 +31,11 @@ BucketResult::BucketResult(
     std::shared_ptr<BucketFailures> failures,
     std::shared_ptr<BucketRecord> record,
     std::size_t index,
-    at::Tensor buffer,
-    double scale)
+    at::Tensor buffer)
     : failures_(std::move(failures)),
       record_(std::move(record)),
       index_(index),
-      buffer_(std::move(buffer)),
-      scale_(scale) {}
+      buffer_(std::move(buffer)) {}
 
 void BucketResult::fail_with(const std::exception_ptr& error) const {
   const bool lost = is_comm_error(error);
@@ -106,40 +104,12 @@ void BucketResult::complete(const Future& done) const {
   }
   try {
     const at::NoGradGuard no_grad;
-    at::Tensor value = checked(done.wait());
-    if (scale_ != 1) {
-      // Not in place: a hook may keep what it returns.
-      value = value.mul(scale_);
-    }
+    at::Tensor value = result_for(buffer_, done.wait());
     record_->reduced = Step::Clock::now();
-    record_->result->markCompleted(c10::IValue(value));
+    record_->result->markCompleted(c10::IValue(std::move(value)));
   } catch (...) {
     fail_with(std::current_exception());
   }
-}
-
-// The Reducer reads a dense result from the start of its storage in steps of
-// one, and gradients that it makes have the result's type. What is not like
-// that is copied: a result of another type goes back into the Reducer's own
-// buffer, which nobody else uses by now.
-at::Tensor BucketResult::checked(at::Tensor value) const {
-  if (buffer_.is_sparse() && value.defined()) {
-    return value;
-  }
-  const bool dense = value.defined() && value.layout() == at::kStrided;
-  if (!dense || value.numel() != buffer_.numel()) {
-    fail(
-        "hook",
-        "the hook's result has ",
-        dense ? value.numel() : 0,
-        " elements, expected ",
-        buffer_.numel());
-  }
-  value = value.contiguous().view({-1});
-  if (value.scalar_type() != buffer_.scalar_type()) {
-    return at::Tensor(buffer_).copy_(value);
-  }
-  return value.storage_offset() == 0 ? value : value.clone();
 }
 
 }  // namespace gradwire

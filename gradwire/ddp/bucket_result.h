@@ -50,14 +50,12 @@ struct BucketFailures {
 // be the one that takes its group apart.
 class BucketResult {
  public:
-  // `buffer`: what the Reducer expects a result for. `scale`: what averages are
-  // multiplied by.
+  // `buffer`: what the Reducer expects a result for.
   BucketResult(
       std::shared_ptr<BucketFailures> failures,
       std::shared_ptr<BucketRecord> record,
       std::size_t index,
-      at::Tensor buffer,
-      double scale);
+      at::Tensor buffer);
 
   // The hook's future is done, however it ended.
   void complete(const Future& done) const;
@@ -67,13 +65,11 @@ class BucketResult {
   void set_error_later(const std::exception_ptr& error) const;
   void set_error(
       const std::exception_ptr& error, const std::string& missing) const;
-  at::Tensor checked(at::Tensor value) const;
 
   std::shared_ptr<BucketFailures> failures_;
   std::shared_ptr<BucketRecord> record_;
   std::size_t index_;
   at::Tensor buffer_;
-  double scale_;
 };
 
 }  // namespace gradwire

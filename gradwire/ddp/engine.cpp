@@ -53,6 +53,7 @@ std::vector<Fact> DdpEngine::Impl::inspect() {
   model = inspect_model(*module, options);
   first_hook = options.hook.check();
   first_hook->check_free(nullptr);
+  first_hook->check_parameters(model.trainable);
   std::vector<Fact> result{
       {"hook", first_hook->text()},
       {"bucket_cap_mb", concat(options.bucket_cap_mb)},

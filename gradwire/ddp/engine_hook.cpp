@@ -14,6 +14,7 @@ void DdpEngine::set_hook(
   agree_checked(impl.parent, "set_hook", [&] {
     checked = choice.check();
     checked->check_free(impl.hooked.get());
+    checked->check_parameters(impl.model.trainable);
     impl.check_between_iterations("set_hook");
     return std::vector<Fact>{{"hook", checked->text()}};
   });

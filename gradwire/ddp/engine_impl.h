@@ -46,6 +46,8 @@ struct DdpEngine::Impl {
   // rank, whose Reducer does not know the graph; and whether that is this one.
   bool someone_missed_first_graph = false;
   bool missed_first_graph = false;
+  // What this one read then: by parameter, on how many ranks it was used.
+  at::Tensor used_in_first_graph;
   Step::Time forward_began;
 
   c10d::Reducer& reducer() {
@@ -72,6 +74,10 @@ struct DdpEngine::Impl {
   void shadow_forward(bool syncing, int root);
   Future send_empty_map() const;
   void shadow_backward();
+  void write_shadow_gradients(
+      const std::vector<c10d::GradBucket>& buckets,
+      const std::vector<Future::Raw>& results,
+      const at::Tensor& used);
 };
 
 }  // namespace gradwire

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <unordered_map>
+
 #include "gradwire/base/error.h"
 #include "gradwire/comm/group_impl.h"
 #include "gradwire/ddp/engine_impl.h"
@@ -91,6 +93,38 @@ void DdpEngine::Impl::shadow_forward(bool syncs, int root) {
   }
 }
 
+// As the Reducers of ranks with input do. `used`: on how many ranks each
+// parameter was; undefined: the Reducer knows.
+void DdpEngine::Impl::write_shadow_gradients(
+    const std::vector<c10d::GradBucket>& buckets,
+    const std::vector<Future::Raw>& results,
+    const at::Tensor& used) {
+  std::unordered_map<const void*, std::size_t> index_of;
+  for (const auto& parameter : model.trainable) {
+    index_of.emplace(parameter->tensor.unsafeGetTensorImpl(), index_of.size());
+  }
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    if (results[b]->hasError()) {
+      continue;
+    }
+    Parameters members;
+    std::vector<bool> is_used;
+    for (const auto& tensor : buckets[b].getParameters()) {
+      const std::size_t index = index_of.at(tensor.unsafeGetTensorImpl());
+      members.push_back(model.trainable[index]);
+      is_used.push_back(
+          used.defined() ? used.const_data_ptr<int>()[index] > 0
+                         : compat::has_gradient(reducer(), index));
+    }
+    const Bucket average(
+        b, false, results[b]->value().toTensor(), std::move(members), is_used);
+    for (std::size_t i = 0; i < average.size(); ++i) {
+      average.parameter(i).tensor.mutable_grad() =
+          is_used[i] ? average.gradient(i).clone() : at::Tensor();
+    }
+  }
+}
+
 // Says that this rank used no parameter.
 Future DdpEngine::Impl::send_empty_map() const {
   const auto count = static_cast<std::int64_t>(model.trainable.size());
@@ -104,6 +138,7 @@ void DdpEngine::Impl::shadow_backward() {
   // a static graph, and never again there.
   const bool first_graph = options.static_graph && !delayed_reduction_queued;
   std::vector<Future> maps;
+  at::Tensor used = used_in_first_graph;
   if (first_graph) {
     delayed_reduction_queued = true;
     missed_first_graph = true;
@@ -119,7 +154,10 @@ void DdpEngine::Impl::shadow_backward() {
     maps.push_back(send_empty_map());
   }
   for (const auto& map : maps) {
-    map.wait();
+    used = map.wait();
+  }
+  if (first_graph) {
+    used_in_first_graph = used;
   }
   for (const auto& result : results) {
     result->wait();
@@ -128,6 +166,9 @@ void DdpEngine::Impl::shadow_backward() {
         (!hooked->is_registered() || hooked->lost_group())) {
       result->waitAndThrow();
     }
+  }
+  if (hooked->needs_gradients()) {
+    write_shadow_gradients(buckets, results, used);
   }
   hooked->end_step_of_others();
   // Others note the order of gradients for the next buckets from now on, but

@@ -1,5 +1,6 @@
 #include "gradwire/ddp/hooked_reducer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <system_error>
@@ -80,7 +81,9 @@ HookedReducer::HookedReducer(
       to_rebuild_(reducer_ && reducer_->should_rebuild_buckets()),
       recorder_(own_) {
   for (const auto& parameter : parameters_) {
-    by_tensor_.emplace(parameter->tensor.unsafeGetTensorImpl(), parameter);
+    by_tensor_.emplace(
+        parameter->tensor.unsafeGetTensorImpl(),
+        Member{parameter, by_tensor_.size()});
   }
 }
 
@@ -225,11 +228,7 @@ Future::Raw HookedReducer::reduce(c10d::GradBucket& grad_bucket) {
   const auto refusal = begin_step_if_due(grad_bucket);
   const auto record = recorder_.add_bucket();
   const BucketResult result(
-      failures_,
-      record,
-      recorder_.buckets() - 1,
-      grad_bucket.getBuffer(),
-      stays_local_ ? 1 : scale_);
+      failures_, record, recorder_.buckets() - 1, grad_bucket.getBuffer());
   const ByteScope scope(record->sent);
   const ProfileScope profile(
       [&] { return concat(spec_, " bucket ", recorder_.buckets() - 1); });
@@ -260,6 +259,15 @@ Future HookedReducer::reduce_by_hook(Bucket& bucket) {
   if (!std::exchange(told_, true)) {
     hook_->begin_step(recorder_.current());
   }
+  if (reducer_ && hook_->needs_gradients() &&
+      compat::in_dist_autograd(*reducer_)) {
+    fail(
+        "hook",
+        "the hook needs gradients in .grad, got a backward of distributed "
+        "autograd, which has them in its context: expected "
+        "loss.backward(), or another hook and a DistributedOptimizer");
+  }
+  scale(bucket);
   Future future = hook_->reduce(bucket);
   if (!future.valid()) {
     fail("hook", "the hook returned an empty Future");
@@ -267,26 +275,42 @@ Future HookedReducer::reduce_by_hook(Bucket& bucket) {
   return future;
 }
 
+// A hook averages over all ranks, and what it returns is final.
+void HookedReducer::scale(const Bucket& bucket) const {
+  if (scale_ != 1 && !stays_local_) {
+    const at::NoGradGuard no_grad;
+    bucket.buffer().mul_(scale_);
+  }
+}
+
 Bucket HookedReducer::next_bucket(const c10d::GradBucket& bucket) {
   Parameters members;
+  std::vector<bool> has_gradient;
   for (const auto& tensor : bucket.getParameters()) {
-    members.push_back(find(tensor));
+    const Member& member = find(tensor);
+    members.push_back(member.parameter);
+    has_gradient.push_back(
+        reducer_ && compat::has_gradient(*reducer_, member.index));
     seen_.insert(tensor.unsafeGetTensorImpl());
   }
   return Bucket(
       recorder_.buckets() - 1,
       learns_ ? bucket.isLast() : has_all_parameters(),
       bucket.getBuffer(),
-      std::move(members));
+      std::move(members),
+      std::move(has_gradient));
 }
 
-const std::shared_ptr<const Parameter>& HookedReducer::find(
-    const at::Tensor& tensor) {
+const HookedReducer::Member& HookedReducer::find(const at::Tensor& tensor) {
   const void* key = tensor.unsafeGetTensorImpl();
   if (learns_ && !by_tensor_.contains(key)) {
-    const auto name = std::to_string(by_tensor_.size());
+    const std::size_t index = by_tensor_.size();
     by_tensor_.emplace(
-        key, std::make_shared<const Parameter>(Parameter{name, tensor}));
+        key,
+        Member{
+            std::make_shared<const Parameter>(
+                Parameter{std::to_string(index), tensor}),
+            index});
   }
   return by_tensor_.at(key);
 }

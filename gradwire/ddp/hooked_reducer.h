@@ -59,6 +59,13 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   // Ends the hook and its threads. A backward that comes later fails.
   void stop();
 
+  const Parameters& parameters() const {
+    return parameters_;
+  }
+  // See Hook.
+  bool needs_gradients() const {
+    return hook_ && hook_->needs_gradients();
+  }
   // The canonical spec of the hook.
   const std::string& spec() const {
     return spec_;
@@ -150,7 +157,13 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   void note_rebuilt_buckets();
   Future reduce_by_hook(Bucket& bucket);
   Bucket next_bucket(const c10d::GradBucket& bucket);
-  const std::shared_ptr<const Parameter>& find(const at::Tensor& tensor);
+  struct Member {
+    std::shared_ptr<const Parameter> parameter;
+    // In the order of the Reducer.
+    std::size_t index;
+  };
+  const Member& find(const at::Tensor& tensor);
+  void scale(const Bucket& bucket) const;
   bool has_all_parameters() const;
 
   void rebuild_buckets_if_due(const std::function<void()>& check);
@@ -166,7 +179,7 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   Parameters parameters_;
   // Parameters are not known before their buckets come.
   bool learns_;
-  std::unordered_map<const void*, std::shared_ptr<const Parameter>> by_tensor_;
+  std::unordered_map<const void*, Member> by_tensor_;
   Group parent_;
   Group own_;
 
@@ -174,7 +187,7 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   std::shared_ptr<Hook> hook_;
   // The hook leaves every rank its own gradients.
   bool stays_local_ = false;
-  // What averages are multiplied by.
+  // What gradients are multiplied by before they are averaged.
   double scale_ = 1;
   // The Reducer has not put its buckets into the order of gradients yet, or
   // has.

@@ -73,8 +73,8 @@ void HookedReducer::check_state(const HookState& state) const {
     return;
   }
   Parameters parameters;
-  for (const auto& [tensor, parameter] : by_tensor_) {
-    parameters.push_back(parameter);
+  for (const auto& [tensor, member] : by_tensor_) {
+    parameters.push_back(member.parameter);
   }
   hook_->check(state, parameters);
 }

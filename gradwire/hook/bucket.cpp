@@ -17,11 +17,16 @@ bool has_complex_type(const at::Tensor& reals) {
 }  // namespace
 
 Bucket::Bucket(
-    std::size_t index, bool is_last, at::Tensor buffer, Parameters parameters)
+    std::size_t index,
+    bool is_last,
+    at::Tensor buffer,
+    Parameters parameters,
+    std::vector<bool> has_gradient)
     : index_(index),
       is_last_(is_last),
       buffer_(std::move(buffer)),
-      parameters_(std::move(parameters)) {}
+      parameters_(std::move(parameters)),
+      has_gradient_(std::move(has_gradient)) {}
 
 bool Bucket::is_sparse() const {
   return buffer_.is_sparse();
@@ -75,7 +80,8 @@ Bucket Bucket::with_buffer(at::Tensor buffer) const {
         " elements, expected ",
         buffer_.numel());
   }
-  return Bucket(index_, is_last_, std::move(buffer), parameters_);
+  return Bucket(
+      index_, is_last_, std::move(buffer), parameters_, has_gradient_);
 }
 
 }  // namespace gradwire

@@ -27,11 +27,13 @@ using Parameters = std::vector<std::shared_ptr<const Parameter>>;
 // it owns what it refers to. Not thread safe.
 class Bucket {
  public:
+  // `has_gradient`: by parameter; empty: all have one.
   Bucket(
       std::size_t index,
       bool is_last,
       at::Tensor buffer,
-      Parameters parameters);
+      Parameters parameters,
+      std::vector<bool> has_gradient = {});
 
   // Buckets of one backward are numbered 0, 1, 2... in the order in which all
   // ranks reduce them, and exactly one of them is the last.
@@ -55,6 +57,13 @@ class Bucket {
   const Parameter& parameter(std::size_t i) const {
     return *parameters_.at(i);
   }
+  // Whether the average becomes the gradient of parameter i for certain. Not
+  // where this rank has none for it: the average is its gradient only if
+  // another rank has one, which is known when the step ends. Nor where whoever
+  // fills the buckets cannot tell.
+  bool has_gradient(std::size_t i) const {
+    return has_gradient_.empty() || has_gradient_.at(i);
+  }
   // How many elements of the buffer belong to parameter i.
   std::int64_t elems(std::size_t i) const;
   // These elements, as they lie in the buffer.
@@ -74,6 +83,7 @@ class Bucket {
   bool is_last_;
   at::Tensor buffer_;
   Parameters parameters_;
+  std::vector<bool> has_gradient_;
 };
 
 }  // namespace gradwire

@@ -28,7 +28,24 @@ CheckedHook::CheckedHook(HookSpec spec)
 CheckedHook::CheckedHook(std::shared_ptr<Hook> hook, bool shareable)
     : text_(describe(*hook)), hook_(std::move(hook)), shareable_(shareable) {}
 
+CheckedHook::CheckedHook(
+    std::shared_ptr<const HookAround> around, CheckedHook inner)
+    : text_(around->text(inner.text())),
+      around_(std::move(around)),
+      inner_(std::make_shared<const CheckedHook>(std::move(inner))) {}
+
+void CheckedHook::check_parameters(const Parameters& parameters) const {
+  if (around_) {
+    around_->check(parameters);
+    inner_->check_parameters(parameters);
+  }
+}
+
 void CheckedHook::check_free(const void* user) const {
+  if (around_) {
+    inner_->check_free(user);
+    return;
+  }
   if (!hook_ || shareable_) {
     return;
   }
@@ -46,6 +63,9 @@ void CheckedHook::check_free(const void* user) const {
 std::shared_ptr<Hook> CheckedHook::make(
     const Group& group, const std::shared_ptr<const void>& user) const {
   check_free(user.get());
+  if (around_) {
+    return around_->make(inner_->make(group, user), group, text_);
+  }
   if (hook_) {
     const std::lock_guard lock(users_mutex());
     hook_->user_ = user;
@@ -55,6 +75,9 @@ std::shared_ptr<Hook> CheckedHook::make(
 }
 
 CheckedHook HookChoice::check() const {
+  if (around_) {
+    return CheckedHook(around_, inner_->check());
+  }
   if (!spec_.empty()) {
     return CheckedHook(HookSpec(spec_));
   }

@@ -11,15 +11,33 @@
 
 namespace gradwire {
 
+// What makes a hook around another one out of more than a spec can say: a hook
+// for one DDP, when its group is known.
+class HookAround {
+ public:
+  virtual ~HookAround() = default;
+
+  // Of the hook, around one of this text. Ranks compare it.
+  virtual std::string text(const std::string& inner) const = 0;
+  // Throws Error where the hook cannot serve a DDP of these parameters.
+  virtual void check(const Parameters& parameters) const = 0;
+  // `text`: the whole one. Collective.
+  virtual std::shared_ptr<Hook> make(
+      std::shared_ptr<Hook> inner,
+      const Group& group,
+      const std::string& text) const = 0;
+};
+
 // A HookChoice with every check made, once. A value.
 class CheckedHook {
  public:
   explicit CheckedHook(HookSpec spec);
   // `shareable`: several DDPs may have this object.
   CheckedHook(std::shared_ptr<Hook> hook, bool shareable);
+  CheckedHook(std::shared_ptr<const HookAround> around, CheckedHook inner);
 
-  // The canonical spec, "none", or "custom <type>" for an object. Ranks compare
-  // it.
+  // The canonical spec, "none", "custom <type>" for an object, or what a
+  // HookAround makes of one of these. Ranks compare it.
   const std::string& text() const {
     return text_;
   }
@@ -30,11 +48,13 @@ class CheckedHook {
     return spec_ && spec_->is_plain_average();
   }
   bool stays_local() const {
-    return spec_ && spec_->stays_local();
+    return around_ ? inner_->stays_local() : spec_ && spec_->stays_local();
   }
   // Throws Error for an object that serves another one than `user` (null: none
   // yet): what it remembers belongs to one DDP.
   void check_free(const void* user) const;
+  // Throws Error for a hook that cannot serve a DDP of these parameters.
+  void check_parameters(const Parameters& parameters) const;
   // The object, from now on `user`'s, or a new hook; for "none" the allreduce
   // hook.
   std::shared_ptr<Hook> make(
@@ -42,16 +62,19 @@ class CheckedHook {
 
  private:
   std::string text_;
-  // One of the two.
+  // One of the three.
   std::optional<HookSpec> spec_;
   std::shared_ptr<Hook> hook_;
+  std::shared_ptr<const HookAround> around_;
   bool shareable_ = false;
+  std::shared_ptr<const CheckedHook> inner_;
 };
 
 // What a user may write where a hook is wanted: a spec string ("int8",
 // "powersgd:rank=4", "none"), a Hook object, or a lambda
-// `[group](gradwire::Bucket& bucket) { return group.all_reduce(...); }`. An
-// object serves one DDP, a lambda any number.
+// `[group](gradwire::Bucket& bucket) { return group.all_reduce(...); }`, or
+// something around one of these, such as optimizer_overlap("int8", optimizer).
+// An object serves one DDP, a lambda any number.
 class HookChoice {
  public:
   HookChoice() = default;
@@ -67,6 +90,10 @@ class HookChoice {
       : spec_(),
         hook_(std::make_shared<Lambda<F>>(std::move(reduce))),
         shareable_(true) {}
+  HookChoice(std::shared_ptr<const HookAround> around, HookChoice inner)
+      : spec_(),
+        around_(std::move(around)),
+        inner_(std::make_shared<const HookChoice>(std::move(inner))) {}
 
   // Throws Error for a bad spec or a null object.
   CheckedHook check() const;
@@ -85,6 +112,8 @@ class HookChoice {
   std::string spec_ = "none";
   std::shared_ptr<Hook> hook_;
   bool shareable_ = false;
+  std::shared_ptr<const HookAround> around_;
+  std::shared_ptr<const HookChoice> inner_;
 };
 
 }  // namespace gradwire

@@ -51,6 +51,12 @@ class Hook {
   // kNotFinite.
   virtual void end_step(Step&) {}
 
+  // Whether end_step() works with the parameters' `.grad`, which then has the
+  // averages: also on a rank that only takes part in the step of others.
+  virtual bool needs_gradients() const {
+    return false;
+  }
+
   // The bucket layout changed: drop what was kept by bucket index.
   virtual void rebuild() {}
 

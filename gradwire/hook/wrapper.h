@@ -11,7 +11,7 @@ namespace gradwire {
 // its own says what becomes of these, and may keep any of them to itself.
 class HookWrapper : public Hook {
  public:
-  explicit HookWrapper(std::unique_ptr<Hook> inner)
+  explicit HookWrapper(std::shared_ptr<Hook> inner)
       : inner_(std::move(inner)) {}
 
   void begin_step(const Step& step) override {
@@ -19,6 +19,9 @@ class HookWrapper : public Hook {
   }
   void end_step(Step& step) override {
     inner_->end_step(step);
+  }
+  bool needs_gradients() const override {
+    return inner_->needs_gradients();
   }
   void rebuild() override {
     inner_->rebuild();
@@ -44,9 +47,14 @@ class HookWrapper : public Hook {
   Hook& inner() {
     return *inner_;
   }
+  // To be called by the destructor of the last class, if its own threads wait
+  // for what is inside.
+  void stop_inner() {
+    inner_.reset();
+  }
 
  private:
-  std::unique_ptr<Hook> inner_;
+  std::shared_ptr<Hook> inner_;
 };
 
 }  // namespace gradwire
