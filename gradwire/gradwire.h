@@ -18,6 +18,7 @@
 #include "gradwire/optim/optimizer_state.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
 #include "gradwire/optim/zero.h"
+#include "gradwire/optim/zero_overlap.h"
 #include "gradwire/rpc/context.h"
 #include "gradwire/rpc/distributed_optimizer.h"
 #include "gradwire/rpc/remote.h"

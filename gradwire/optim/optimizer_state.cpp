@@ -15,7 +15,7 @@
 namespace gradwire {
 namespace {
 
-using torch::optim::Optimizer;
+using AnyOptimizer = torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
 // Calls visit(name, entry) for every entry of a state: a tensor, which may be
@@ -99,7 +99,7 @@ std::shared_ptr<const OptimizerKind> make_kind(const char* name) {
   return std::make_shared<const OptimizerKind>(OptimizerKind{
       .name = name,
       .is =
-          [](const Optimizer& optimizer) {
+          [](const AnyOptimizer& optimizer) {
             return dynamic_cast<const O*>(&optimizer) != nullptr;
           },
       .read = read_state<State>,
@@ -136,7 +136,7 @@ const OptimizerKind& known_kind(
 }
 
 template <class Visit>
-void for_each_parameter(Optimizer& optimizer, const Visit& visit) {
+void for_each_parameter(AnyOptimizer& optimizer, const Visit& visit) {
   std::size_t index = 0;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -187,7 +187,7 @@ void register_optimizer(OptimizerKind kind) {
 }
 
 std::shared_ptr<const OptimizerKind> find_optimizer_kind(
-    const Optimizer& optimizer) {
+    const AnyOptimizer& optimizer) {
   KindTable& table = kind_table();
   const std::lock_guard lock(table.mutex);
   const auto found = std::ranges::find_if(
@@ -196,7 +196,7 @@ std::shared_ptr<const OptimizerKind> find_optimizer_kind(
 }
 
 ParameterState parameter_state_of(
-    Optimizer& optimizer,
+    AnyOptimizer& optimizer,
     const OptimizerKind& kind,
     const at::Tensor& parameter) {
   const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
@@ -205,7 +205,7 @@ ParameterState parameter_state_of(
 }
 
 void set_parameter_state(
-    Optimizer& optimizer,
+    AnyOptimizer& optimizer,
     const OptimizerKind& kind,
     const at::Tensor& parameter,
     const ParameterState& state) {
@@ -224,7 +224,7 @@ std::int64_t state_bytes(const ParameterState& state) {
   return bytes;
 }
 
-OptimizerState state_of(Optimizer& optimizer) {
+OptimizerState state_of(AnyOptimizer& optimizer) {
   const auto kind = find_optimizer_kind(optimizer);
   OptimizerState state{known_kind(kind).name, {}};
   for_each_parameter(optimizer, [&](std::size_t, const at::Tensor& parameter) {
@@ -233,7 +233,7 @@ OptimizerState state_of(Optimizer& optimizer) {
   return state;
 }
 
-void load_state(Optimizer& optimizer, const OptimizerState& state) {
+void load_state(AnyOptimizer& optimizer, const OptimizerState& state) {
   const auto kind = find_optimizer_kind(optimizer);
   if (known_kind(kind).name != state.optimizer) {
     fail(

@@ -22,7 +22,7 @@ using test::run_threads;
 using test::TemporaryFolder;
 using torch::optim::OptimizerParamGroup;
 
-const test::RankOptions kLocalRanks{.transport = "local"};
+const test::RankOptions kStateRanks{.transport = "local"};
 
 void step_from(
     torch::optim::Optimizer& optimizer,
@@ -50,7 +50,7 @@ TEST(ZeroState, LoadsInAnyWorld) {
           step_from(zero, parameters, 0, 2);
           zero.save(folder.path());
         },
-        kLocalRanks);
+        kStateRanks);
     step_from(*plain, expected, 2, 2);
     for (const int world : {4, 2, 1}) {
       run_threads(
@@ -62,7 +62,7 @@ TEST(ZeroState, LoadsInAnyWorld) {
             step_from(zero, parameters, 2, 2);
             expect_same(parameters, expected, each.name);
           },
-          kLocalRanks);
+          kStateRanks);
     }
   }
 }
@@ -93,7 +93,7 @@ TEST(ZeroState, OfCompressedParametersGoesOnWithTheSameBits) {
           expected = copies_of(parameters);
         }
       },
-      kLocalRanks);
+      kStateRanks);
   run_threads(
       2,
       [&](const Group& group) {
@@ -104,7 +104,7 @@ TEST(ZeroState, OfCompressedParametersGoesOnWithTheSameBits) {
         step_from(zero, parameters, 3, 2);
         expect_same(parameters, expected, "int8");
       },
-      kLocalRanks);
+      kStateRanks);
   // Where parameters travel as they are they become what owners had.
   const auto full = make();
   const auto plain = adam.plain({OptimizerParamGroup(full)});
@@ -118,7 +118,7 @@ TEST(ZeroState, OfCompressedParametersGoesOnWithTheSameBits) {
           zero.load(folder.path());
           expect_same(parameters, full, "in full");
         },
-        kLocalRanks);
+        kStateRanks);
   }
 }
 
@@ -150,7 +150,7 @@ TEST(ZeroState, IsThatOfTheOptimizerByItself) {
             expect_same(parameters, before, each.name);
           }
         },
-        kLocalRanks);
+        kStateRanks);
   }
 }
 
@@ -169,7 +169,7 @@ TEST(ZeroState, ComesFromTheOptimizerByItself) {
           step_from(*plain, expected, 2, 2);
           expect_same(parameters, expected, each.name);
         },
-        kLocalRanks);
+        kStateRanks);
   }
 }
 
@@ -233,7 +233,7 @@ TEST(ZeroState, OfAnotherKindIsRefused) {
         EXPECT_ERROR(
             Error, torch::save(zero, stream), "save(folder) and consolidate()");
       },
-      kLocalRanks);
+      kStateRanks);
 }
 
 // With a row of its own an optimizer is kept like the others.

@@ -20,7 +20,7 @@ using test::mixed_parameters;
 using test::run_threads;
 using torch::optim::OptimizerParamGroup;
 
-const test::RankOptions kLocal{.transport = "local"};
+const test::RankOptions kZeroRanks{.transport = "local"};
 
 // Every other parameter has options of its own.
 test::ParamGroups two_groups(const std::vector<at::Tensor>& parameters) {
@@ -62,7 +62,7 @@ TEST(Zero, StepsAsTheOptimizerByItself) {
             }
             expect_same(parameters, expected, each.name);
           },
-          kLocal);
+          kZeroRanks);
     }
   }
 }
@@ -87,7 +87,7 @@ TEST(Zero, StepsTypesThatTheOptimizerSteps) {
           }
           expect_same(parameters, expected, c10::toString(type));
         },
-        kLocal);
+        kZeroRanks);
   }
 }
 
@@ -138,7 +138,7 @@ TEST(Zero, StepsWhatADdpTrains) {
           EXPECT_EQ(results[1].size(), 4U);
           expect_same(results[1], results[0], "tied");
         },
-        kLocal);
+        kZeroRanks);
   }
 }
 
@@ -161,7 +161,7 @@ TEST(Zero, TakesGradientsOfOtherStrides) {
         plain->step();
         EXPECT_TRUE(test::same_bits(parameter, expected));
       },
-      kLocal);
+      kZeroRanks);
 }
 
 TEST(Zero, DealsOutTheState) {
@@ -192,7 +192,7 @@ TEST(Zero, DealsOutTheState) {
           // Each of the others gets what this rank has stepped.
           EXPECT_EQ(stats.sent.total(), (world - 1) * stats.parameter_bytes);
         },
-        kLocal);
+        kZeroRanks);
   }
 }
 
@@ -217,7 +217,7 @@ TEST(Zero, StepsInSubgroups) {
         }
         expect_same(parameters, expected, "a subgroup");
       },
-      kLocal);
+      kZeroRanks);
 }
 
 TEST(Zero, TakesMoreParameterGroups) {
@@ -249,7 +249,7 @@ TEST(Zero, TakesMoreParameterGroups) {
           expect_same(parameters, expected, each.name);
           expect_same(more, expected_more, each.name);
         },
-        kLocal);
+        kZeroRanks);
   }
 }
 
@@ -296,7 +296,7 @@ TEST(Zero, LeavesParametersWholeOnRequest) {
         EXPECT_ERROR(
             Error, zero.consolidate(), "register_optimizer makes it known");
       },
-      kLocal);
+      kZeroRanks);
 }
 
 // torch::load gives a parameter other memory.
@@ -332,7 +332,7 @@ TEST(Zero, FollowsParametersToOtherMemory) {
           }
           EXPECT_ERROR(CommError, zero.step(), "parameter '0' has become one");
         },
-        kLocal);
+        kZeroRanks);
   }
 }
 
@@ -382,7 +382,7 @@ TEST(Zero, SendsParametersCompressed) {
                 6 * (world - 1) * codec.bytes / 4 *
                     static_cast<double>(stats.parameter_bytes));
           },
-          kLocal);
+          kZeroRanks);
     }
   }
 }
@@ -432,7 +432,7 @@ TEST(Zero, SaysWhatItCannotStep) {
             "[5]");
         EXPECT_ERROR(Error, make({p}, {.split = group.rank() == 0}), "split");
       },
-      kLocal);
+      kZeroRanks);
 }
 
 TEST(Zero, GoesOnAfterAnError) {
@@ -460,7 +460,7 @@ TEST(Zero, GoesOnAfterAnError) {
             OptimizerParamGroup(std::vector<at::Tensor>{torch::zeros({3})}));
         EXPECT_ERROR(CommError, zero.step(), "add_param_group adds more");
       },
-      kLocal);
+      kZeroRanks);
 }
 
 TEST(Zero, NamesALostRank) {
