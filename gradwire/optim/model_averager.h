@@ -8,13 +8,13 @@
 
 #include "gradwire/base/bytes.h"
 #include "gradwire/comm/group.h"
-#include "gradwire/hook/hook.h"
+#include "gradwire/hook/hook_record.h"
 #include "gradwire/optim/named_tensor.h"
 
 namespace gradwire {
 
 struct ModelAveragerOptions {
-  // Steps before the first average: the `start` of the hook post_local_sgd.
+  // Steps without averages: the `start` of the hook post_local_sgd.
   std::int64_t warmup = 0;
   // How averages travel: the spec of a hook. One that compresses sends what has
   // changed since the last average, with the hook's error feedback.
@@ -31,10 +31,12 @@ struct AveragerStats {
 // Local SGD: ranks step by themselves, and every so often their tensors are
 // replaced by the average over ranks. All tensors that it is given are
 // averaged, whether they have a gradient or not, in fp32 at least; integers
-// become those of the first rank.
+// become those of the first rank that takes part.
 //
-// All ranks call average_parameters() equally often. Not thread safe; its calls
-// are collective. When an average fails the tensors are as they were.
+// All ranks call average_parameters() equally often. Not thread safe. Its calls
+// are collective, but for those that only read. When an average fails the
+// tensors are as they were, and no step was counted. Arguments that are wrong,
+// or differ between ranks, are an Error on every rank.
 class ModelAverager {
  public:
   virtual ~ModelAverager();
@@ -48,14 +50,18 @@ class ModelAverager {
 
   // Steps so far.
   std::int64_t step() const;
-  void set_step(std::int64_t step);
   std::int64_t warmup() const;
   AveragerStats stats() const;
 
-  // What it remembers, one file a rank in the folder; see
-  // DistributedDataParallel::save_hook_state.
+  // The steps, what compressed averages remember, and this rank's tensors, for
+  // they are its own between two averages. One file a rank, as with
+  // DistributedDataParallel::save_hook_state. Loading goes on with the same
+  // bits; in another world all ranks take the tensors of the first one.
   void save(const std::string& folder) const;
   void load(const std::string& folder);
+  // The same without files, for a world of the same size.
+  HookRecord state() const;
+  void set_state(const HookRecord& state);
 
  protected:
   struct Level {
@@ -64,7 +70,7 @@ class ModelAverager {
     std::int64_t period = 0;
   };
 
-  // From the smallest blocks to all ranks.
+  // From the smallest blocks to all ranks. `name` is the one of the class.
   ModelAverager(
       const Group& group,
       const NamedTensorList& tensors,
@@ -73,7 +79,7 @@ class ModelAverager {
       const std::string& name);
 
  private:
-  // Whether this level averages after so many steps.
+  // Whether this level averages in the step with this number, from 0.
   virtual bool is_due(const Level& level, std::int64_t step) const = 0;
 
   struct Impl;
@@ -87,8 +93,8 @@ struct PeriodicModelAveragerOptions {
   std::string average = "allreduce";
 };
 
-// Averages over all ranks when `warmup` steps are over, and every `period`
-// steps from then on.
+// Averages over all ranks in the first step after `warmup` ones, and every
+// `period` steps from then on.
 class PeriodicModelAverager : public ModelAverager {
  public:
   PeriodicModelAverager(
@@ -101,9 +107,10 @@ class PeriodicModelAverager : public ModelAverager {
 };
 
 // Averages within blocks of ranks at periods of their own: {{2, 4}, {8, 16}} is
-// every 2 steps within 4 ranks, every 8 within 16. Of several that are due the
-// one with the longest period counts. Periods and sizes ascend, each size
-// divides the next, and the last one is all ranks.
+// every 2 steps within 4 ranks, every 8 within 16. A period is due in steps
+// that it divides, counted from 0, once `warmup` are over; of several that are
+// due the longest counts. Sizes ascend with periods, each divides the next, and
+// the last one is all ranks.
 class HierarchicalModelAverager : public ModelAverager {
  public:
   // Size of the blocks by period.

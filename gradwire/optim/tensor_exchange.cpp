@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <set>
+
 #include "gradwire/base/error.h"
-#include "gradwire/comm/agreement.h"
+#include "gradwire/optim/training_record.h"
 
 namespace gradwire {
 namespace {
@@ -13,16 +16,10 @@ namespace {
 constexpr std::int64_t kBucketBytes = 25 << 20;
 
 at::ScalarType room_type(const NamedTensor& named) {
-  const at::Tensor& tensor = named.tensor;
-  const auto type = c10::toRealValueType(tensor.scalar_type());
-  if (!c10::isFloatingType(type) || tensor.is_sparse()) {
+  const auto type = c10::toRealValueType(named.tensor.scalar_type());
+  if (!c10::isFloatingType(type)) {
     fail(
-        "optim",
-        "'",
-        named.name,
-        "' is ",
-        tensor.is_sparse() ? "sparse" : concat("of ", type),
-        ", expected a dense tensor of floats");
+        "optim", "'", named.name, "' is of ", type, ", expected one of floats");
   }
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -53,29 +50,58 @@ std::vector<PlannedBucket> plan_buckets(const NamedTensorList& tensors) {
         open = true;
       }
       plan.back().members.push_back(i);
-      plan.back().elems +=
-          TensorExchange::as_real(tensors[i].tensor).numel();
+      plan.back().elems += TensorExchange::as_real(tensors[i].tensor).numel();
     }
   }
   return plan;
 }
 
-std::vector<Fact> facts_of(
+std::vector<Fact> facts_of_exchange(
     const HookSpec& hook, const std::vector<NamedTensorList>& fragments) {
   std::vector<Fact> facts{{"hook", hook.text()}};
-  for (const auto& fragment : fragments) {
-    facts.push_back({"tensors of a fragment", concat(fragment.size())});
-    for (const NamedTensor& each : fragment) {
+  for (std::size_t i = 0; i < fragments.size(); ++i) {
+    for (const NamedTensor& each : fragments[i]) {
       room_type(each);
-      facts.push_back(
-          {concat("tensor '", each.name, "'"),
-           concat(each.tensor.scalar_type(), " ", each.tensor.sizes())});
+      facts.push_back({concat("fragment of '", each.name, "'"), concat(i)});
     }
   }
   return facts;
 }
 
 }  // namespace
+
+std::vector<Fact> facts_of(const NamedTensorList& tensors) {
+  if (tensors.empty()) {
+    fail("optim", "there are no tensors, expected at least one");
+  }
+  std::vector<Fact> facts;
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!names.insert(name).second) {
+      fail("optim", "two tensors are called '", name, "'");
+    }
+    if (!tensor.defined() || tensor.layout() != at::kStrided ||
+        tensor.is_quantized()) {
+      fail("optim", "'", name, "' is no dense tensor of numbers");
+    }
+    facts.push_back(
+        {concat("tensor '", name, "'"),
+         concat(tensor.scalar_type(), " ", tensor.sizes())});
+  }
+  return facts;
+}
+
+HookSpec averaging_hook(const std::string& spec) {
+  HookSpec hook(spec);
+  if (hook.stays_local() || hook.find("post_local_sgd") != nullptr) {
+    fail(
+        "optim",
+        "average is '",
+        spec,
+        "', expected a hook that averages over all ranks");
+  }
+  return hook.is_none() ? HookSpec("allreduce") : hook;
+}
 
 at::Tensor TensorExchange::as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
@@ -85,25 +111,29 @@ TensorExchange::TensorExchange(
     const Group& group,
     const HookSpec& hook,
     const std::vector<NamedTensorList>& fragments,
-    const std::string& label)
-    : label_(label) {
-  agree_checked(group, label, [&] { return facts_of(hook, fragments); });
-  group_ = group.duplicate("optim");
-  hook_ = hook.is_none() ? make_hook("allreduce", group_) : hook.make(group_);
+    const std::string& label) {
+  agree_checked(
+      group, label, [&] { return facts_of_exchange(hook, fragments); });
+  group_ = group.duplicate(label);
+  roll_call_ = std::make_unique<RollCall>(group_);
   for (const auto& tensors : fragments) {
-    add_fragment(tensors);
+    add_fragment(hook, tensors);
   }
 }
 
 TensorExchange::~TensorExchange() = default;
 
-void TensorExchange::add_fragment(const NamedTensorList& tensors) {
+void TensorExchange::add_fragment(
+    const HookSpec& hook, const NamedTensorList& tensors) {
   const c10::NoGradGuard no_grad;
   const auto plan = plan_buckets(tensors);
-  Fragment fragment;
-  fragment.rooms.resize(tensors.size());
+  Fragment fragment{
+      .hook = hook.make(group_),
+      .rooms = std::vector<at::Tensor>(tensors.size())};
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    const at::Tensor buffer = at::zeros({plan[i].elems}, plan[i].type);
+    const at::Tensor buffer = at::zeros(
+        {plan[i].elems},
+        at::TensorOptions(plan[i].type).device(group_.device()));
     Parameters parameters;
     std::int64_t begin = 0;
     for (const std::size_t member : plan[i].members) {
@@ -114,25 +144,28 @@ void TensorExchange::add_fragment(const NamedTensorList& tensors) {
       parameters.push_back(std::make_shared<const Parameter>(
           Parameter{tensors[member].name, fragment.rooms[member]}));
     }
-    parameters_.insert(parameters_.end(), parameters.begin(), parameters.end());
+    fragment.parameters.insert(
+        fragment.parameters.end(), parameters.begin(), parameters.end());
     fragment.buckets.emplace_back(
-        buckets_++, i + 1 == plan.size(), buffer, std::move(parameters));
+        i, i + 1 == plan.size(), buffer, std::move(parameters));
   }
   fragments_.push_back(std::move(fragment));
 }
 
-void TensorExchange::start(std::size_t fragment) {
+void TensorExchange::start(std::size_t index) {
   const c10::NoGradGuard no_grad;
-  under_way_ = fragment;
-  step_ = {.number = exchanges_++};
+  Fragment& fragment = fragments_[index];
+  under_way_ = index;
+  step_ = {.number = fragment.steps};
   results_.clear();
-  hook_->begin_step(step_);
-  for (Bucket& bucket : fragments_[fragment].buckets) {
+  fragment.hook->begin_step(step_);
+  for (Bucket& bucket : fragment.buckets) {
     try {
-      results_.push_back(hook_->reduce(bucket));
+      results_.push_back(roll_call_->named(fragment.hook->reduce(bucket)));
     } catch (...) {
       // Others wait for what this rank left out, and surface in finish() too.
-      results_.push_back(Future::failed(std::current_exception()));
+      results_.push_back(
+          roll_call_->named(Future::failed(std::current_exception())));
       break;
     }
   }
@@ -140,13 +173,13 @@ void TensorExchange::start(std::size_t fragment) {
 
 void TensorExchange::finish() {
   const c10::NoGradGuard no_grad;
-  auto& buckets = fragments_[*under_way_].buckets;
+  Fragment& fragment = fragments_[*under_way_];
   under_way_.reset();
   std::exception_ptr error;
   for (std::size_t i = 0; i < results_.size(); ++i) {
     try {
       const at::Tensor average = results_[i].wait();
-      at::Tensor buffer = buckets[i].buffer();
+      at::Tensor buffer = fragment.buckets[i].buffer();
       if (!average.is_alias_of(buffer)) {
         buffer.copy_(average.view(-1));
       }
@@ -155,34 +188,75 @@ void TensorExchange::finish() {
     }
   }
   step_.outcome = error ? Step::Outcome::kFailed : Step::Outcome::kApplied;
-  hook_->end_step(step_);
+  fragment.hook->end_step(step_);
   if (error) {
     std::rethrow_exception(error);
   }
+  ++fragment.steps;
 }
 
 void TensorExchange::average_exactly(std::size_t fragment) {
   const c10::NoGradGuard no_grad;
   std::vector<Future> sums;
   for (const Bucket& bucket : fragments_[fragment].buckets) {
-    sums.push_back(
-        group_.all_reduce(bucket.buffer().mul_(1.0 / group_.size())));
+    sums.push_back(roll_call_->named(
+        group_.all_reduce(bucket.buffer().mul_(1.0 / group_.size()))));
   }
   for (const Future& sum : sums) {
     sum.wait();
   }
 }
 
-void TensorExchange::save(HookState& state) const {
-  hook_->save(state);
+void TensorExchange::broadcast(std::size_t fragment) {
+  std::vector<Future> copies;
+  for (const Bucket& bucket : fragments_[fragment].buckets) {
+    copies.push_back(roll_call_->named(group_.broadcast(bucket.buffer())));
+  }
+  for (const Future& copy : copies) {
+    copy.wait();
+  }
+}
+
+HookState TensorExchange::state() const {
+  HookState state;
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    HookState part;
+    fragments_[i].hook->save(part);
+    add_part(state, concat("fragment", i), part);
+  }
+  return state;
 }
 
 void TensorExchange::check(const HookState& state) const {
-  hook_->check(state, parameters_);
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    check_fragment(fragments_[i], take_part(state, concat("fragment", i)));
+  }
+}
+
+void TensorExchange::check_fragment(
+    const Fragment& fragment, const HookState& state) {
+  for (const auto& [name, residual] : state.residuals) {
+    const auto found = std::ranges::find_if(
+        fragment.parameters,
+        [&](const auto& each) { return each->name == name; });
+    if (found == fragment.parameters.end() ||
+        residual.numel() != (*found)->tensor.numel()) {
+      fail(
+          "optim",
+          "a state has a residual of ",
+          residual.numel(),
+          " elements for '",
+          name,
+          "', expected one as large as the tensor");
+    }
+  }
+  fragment.hook->check(state, fragment.parameters);
 }
 
 void TensorExchange::load(const HookState& state) {
-  hook_->load(state);
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    fragments_[i].hook->load(take_part(state, concat("fragment", i)));
+  }
 }
 
 }  // namespace gradwire
