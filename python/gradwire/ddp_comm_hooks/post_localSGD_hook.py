@@ -1,7 +1,5 @@
 """Averages over all ranks at first, then within subgroups."""
 
-from __future__ import annotations
-
 import logging
 import operator
 from typing import Any
