@@ -99,7 +99,20 @@ std::string describe_numbers(const Option& option) {
   return text;
 }
 
+std::string as_in_spec(const Option& option, const Option::Value& value) {
+  for (const auto& [word, number] : option.named) {
+    if (value == Option::Value(number)) {
+      return word;
+    }
+  }
+  return to_string(value);
+}
+
 }  // namespace
+
+std::string describe_fallback(const Option& option) {
+  return as_in_spec(option, option.fallback);
+}
 
 std::string describe_range(const Option& option) {
   if (std::holds_alternative<bool>(option.fallback)) {
@@ -183,13 +196,7 @@ bool Options::is_fallback(const Option& option) const {
 }
 
 std::string Options::text(const Option& option) const {
-  const Option::Value& value = values_.at(option.name);
-  for (const auto& [word, number] : option.named) {
-    if (value == Option::Value(number)) {
-      return word;
-    }
-  }
-  return to_string(value);
+  return as_in_spec(option, values_.at(option.name));
 }
 
 std::string to_spec(

@@ -27,6 +27,9 @@ struct Option {
 
 std::string to_string(const Option::Value& value);
 
+// "512", "on", "machine": the default as a spec says it.
+std::string describe_fallback(const Option& option);
+
 // "integer from 1 to 64", "on or off", "one of nearest, stochastic".
 std::string describe_range(const Option& option);
 

@@ -26,9 +26,7 @@ Seat find_seat(const Group& group, const Environment& environment) {
     fail(
         "comm",
         "no launcher says which ranks share a machine, expected a number of "
-        "ranks instead (rank ",
-        group.rank(),
-        ")");
+        "ranks instead");
   }
   return {place.rank - place.local_rank, place.local_rank, place.local_world};
 }

@@ -13,9 +13,38 @@
 namespace gradwire {
 namespace {
 
-void check_share(const char* name, double value, double most) {
-  if (!(value >= 0 && value <= most)) {
-    fail("optim", name, " is ", value, ", expected from 0 to ", most);
+void check_share(const char* name, double value) {
+  if (!(value >= 0 && value <= 1)) {
+    fail("optim", name, " is ", value, ", expected from 0 to 1");
+  }
+}
+
+void check_fragments(const DiLoCoOptions& options, std::size_t parameters) {
+  const std::int64_t period = options.period;
+  const std::int64_t count = options.fragments;
+  const auto most = std::min(period, static_cast<std::int64_t>(parameters));
+  if (count < 1 || count > most) {
+    fail(
+        "optim",
+        "fragments is ",
+        count,
+        " for ",
+        parameters,
+        " parameters and a period of ",
+        period,
+        ", expected from 1 to ",
+        most);
+  }
+  if (options.delay < 0 || options.delay > period / count) {
+    fail(
+        "optim",
+        "delay is ",
+        options.delay,
+        ", expected from 0 to period / fragments = ",
+        period / count);
+  }
+  if (options.mix > 0 && options.delay == 0) {
+    fail("optim", "mix is ", options.mix, " without a delay, expected 0");
   }
 }
 
@@ -66,34 +95,10 @@ std::vector<Fact> DiLoCo::Impl::check_arguments() const {
   if (!(lr > 0 && std::isfinite(lr))) {
     fail("optim", "outer_lr is ", lr, ", expected more than 0");
   }
-  check_share("outer_momentum", momentum, 1);
-  check_share("mix", mix, 1);
+  check_share("outer_momentum", momentum);
+  check_share("mix", mix);
   auto facts = facts_of(parameters);
-  const auto most =
-      std::min(period, static_cast<std::int64_t>(parameters.size()));
-  if (count < 1 || count > most) {
-    fail(
-        "optim",
-        "fragments is ",
-        count,
-        " for ",
-        parameters.size(),
-        " parameters and a period of ",
-        period,
-        ", expected from 1 to ",
-        most);
-  }
-  if (delay < 0 || delay > period / count) {
-    fail(
-        "optim",
-        "delay is ",
-        delay,
-        ", expected from 0 to period / fragments = ",
-        period / count);
-  }
-  if (mix > 0 && delay == 0) {
-    fail("optim", "mix is ", mix, " without a delay, expected 0");
-  }
+  check_fragments(options, parameters.size());
   facts.push_back({"period", concat(period)});
   facts.push_back({"outer_lr", concat(lr)});
   facts.push_back({"outer_momentum", concat(momentum)});

@@ -42,6 +42,20 @@ TEST(Options, GivenValuesOfEveryKind) {
   EXPECT_EQ(options.word("rounding"), "stochastic");
 }
 
+TEST(Options, DefaultsAreDescribedAsSpecsSayThem) {
+  EXPECT_EQ(describe_fallback(kDeclared[0]), "2");
+  EXPECT_EQ(describe_fallback(kDeclared[1]), "2.5");
+  EXPECT_EQ(describe_fallback(kDeclared[2]), "on");
+  EXPECT_EQ(describe_fallback(kDeclared[3]), "nearest");
+  const Option named{
+      .name = "ranks",
+      .fallback = std::int64_t{0},
+      .help = "",
+      .least = 1,
+      .named = {{"machine", 0}}};
+  EXPECT_EQ(describe_fallback(named), "machine");
+}
+
 TEST(Options, ErrorsSayWhatWouldBeRight) {
   const auto make = [](const std::string& name, const std::string& value) {
     Options("h", kDeclared, {{name, value}});

@@ -214,7 +214,10 @@ class LocalDdp : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Hooks, LocalDdp, testing::ValuesIn([] {
                            std::vector<std::string> names{"none"};
                            for (const auto& hook : hooks()) {
-                             names.push_back(hook.name);
+                             names.push_back(
+                                 hook.trial.empty()
+                                     ? hook.name
+                                     : concat(hook.name, ":", hook.trial));
                            }
                            return names;
                          }()));

@@ -124,7 +124,12 @@ TEST(Parts, MachinesThatNobodyKnowsAreErrorsEverywhere) {
             machines_of(
                 group, rank == 3 ? variables({}) : seat(rank, 4, rank % 2, 2)),
             "no launcher says which ranks share a machine",
-            "(rank 3)");
+            "on rank 3");
+        EXPECT_ERROR(
+            Error,
+            machines_of(group, variables({})),
+            "[gradwire.comm] no launcher says which ranks share a machine, "
+            "expected a number of ranks instead");
         // Ranks dealt out to two machines in turn.
         for (const int places : {2, 0}) {
           EXPECT_ERROR(

@@ -23,7 +23,7 @@ std::vector<Line> lines_of(const SpecRow& row) {
   std::vector<Line> lines{{row.name, row.summary}};
   for (const auto& option : row.options) {
     lines.push_back(
-        {concat("  ", option.name, "=", to_string(option.fallback)),
+        {concat("  ", option.name, "=", describe_fallback(option)),
          concat(option.help, " (", describe_range(option), ")")});
   }
   return lines;
@@ -44,7 +44,7 @@ std::vector<SharedOption> shared_options(const std::vector<SpecRow>& rows) {
     for (const auto& option : row.options) {
       const std::vector<std::string> cells{
           code(option.name),
-          code(to_string(option.fallback)),
+          code(describe_fallback(option)),
           describe_range(option),
           option.help};
       const auto same = std::ranges::find(shared, cells, &SharedOption::cells);
@@ -126,7 +126,7 @@ nlohmann::json options_to_json(const std::vector<Option>& options) {
   for (const auto& option : options) {
     rows.push_back(
         {{"name", option.name},
-         {"default", to_string(option.fallback)},
+         {"default", describe_fallback(option)},
          {"range", describe_range(option)},
          {"help", option.help}});
   }
