@@ -1,5 +1,6 @@
 #include "gradwire/optim/model_averager.h"
 
+#include "gradwire/base/error.h"
 #include "gradwire/optim/model_averager_impl.h"
 #include "gradwire/optim/training_record.h"
 
@@ -33,6 +34,13 @@ void ModelAverager::average_now() {
 
 std::int64_t ModelAverager::step() const {
   return impl_->step;
+}
+
+void ModelAverager::set_step(std::int64_t step) {
+  if (step < 0) {
+    fail("optim", "step is ", step, ", expected 0 or more");
+  }
+  impl_->step = step;
 }
 
 std::int64_t ModelAverager::warmup() const {

@@ -50,6 +50,8 @@ class ModelAverager {
 
   // Steps so far.
   std::int64_t step() const;
+  // Goes on counting from there, alike on all ranks.
+  void set_step(std::int64_t step);
   std::int64_t warmup() const;
   AveragerStats stats() const;
 

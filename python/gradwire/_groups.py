@@ -14,8 +14,17 @@ _adopted: weakref.WeakKeyDictionary[dist.ProcessGroup, Group] = (
 )
 
 
+# Of the ranks of this machine, by the group that they are a part of.
+_machines: weakref.WeakKeyDictionary[dist.ProcessGroup, Group] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 # Before Python is taken apart: threads of groups may still call into it.
-atexit.register(_adopted.clear)
+@atexit.register
+def _forget_all() -> None:
+    _machines.clear()
+    _adopted.clear()
 
 
 def checked_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -49,3 +58,16 @@ def native_group(group: dist.ProcessGroup | None) -> Group:
     if adopted is None:
         adopted = _adopted[group] = Group.adopt(group)
     return adopted
+
+
+def machine_group(group: dist.ProcessGroup | None) -> Group:
+    """The ranks of the group that are on this machine, as the launcher placed them.
+
+    Collective over the group; the first call connects. Raises ValueError on every rank
+    if no launcher says where ranks are.
+    """
+    group = checked_group(group)
+    machine = _machines.get(group)
+    if machine is None:
+        machine = _machines[group] = native_group(group).machine()
+    return machine

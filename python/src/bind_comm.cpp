@@ -3,6 +3,7 @@
 #include "gradwire/comm/adopt_impl.h"
 #include "gradwire/comm/callback_scope.h"
 #include "gradwire/comm/compressed.h"
+#include "gradwire/comm/parts.h"
 #include "gradwire/hook/registry.h"
 #include "python/src/support.h"
 
@@ -50,6 +51,14 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+// In place, with the roundings of the hook "allreduce".
+Future average(const Group& group, at::Tensor tensor) {
+  if (group.size() == 1) {
+    return Future::ready(tensor);
+  }
+  return group.all_reduce(tensor.mul_(1.0 / group.size()));
+}
+
 }  // namespace
 
 void call_when_done(const Future& future, py::function done) {
@@ -92,6 +101,23 @@ void bind_comm(py::module_& m) {
             });
           },
           py::arg("process_group"))
+      .def(
+          "machine",
+          [](const std::shared_ptr<Group>& group) {
+            return interruptibly([group] {
+              return make_native<Group>(
+                  part_of(*group, machines_of(*group, process_environment())));
+            });
+          })
+      .def(
+          "average",
+          [](const Group& group, const at::Tensor& tensor, py::function done) {
+            const Future result =
+                without_gil([&] { return average(group, tensor); });
+            call_when_done(result, std::move(done));
+          },
+          py::arg("tensor"),
+          py::arg("done"))
       .def(
           "compressed_all_reduce",
           [](const std::shared_ptr<Group>& group,

@@ -6,6 +6,7 @@
 #include "gradwire/ddp/attachment.h"
 #include "gradwire/ddp/bucket_hook.h"
 #include "gradwire/ddp/comm_hook_type.h"
+#include "python/src/dicts.h"
 #include "python/src/support.h"
 
 namespace gradwire::python {
@@ -54,34 +55,6 @@ py::list to_list(const std::vector<T>& rows) {
   return list;
 }
 
-py::dict to_dict(const HookState& state) {
-  py::dict dict;
-  dict["numbers"] = state.numbers;
-  dict["shared"] = state.shared;
-  dict["residuals"] = state.residuals;
-  return dict;
-}
-
-// What is wrong with an argument on this rank. All ranks will be told.
-struct Refusal : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// What `read` returns, for a call that runs without the GIL: it is read here,
-// with the GIL. If `read` refuses, the call tells all ranks.
-template <class Read>
-auto to_find(const Read& read)
-    -> std::function<std::invoke_result_t<const Read&>()> {
-  try {
-    return [found = read()] { return found; };
-  } catch (const Refusal& e) {
-    return
-        [why = std::string(e.what())]() -> std::invoke_result_t<const Read&> {
-          fail("ddp", why);
-        };
-  }
-}
-
 // A hook and the group it communicates in, None for the DDP's own.
 using Choice = std::pair<std::string, std::optional<ProcessGroupPtr>>;
 
@@ -111,63 +84,6 @@ auto install_chosen(const py::function& choose, const Install& install) {
     }
     throw;
   }
-}
-
-// A key that every saved dictionary has.
-template <class T>
-T get(const py::dict& dict, const char* key) {
-  if (!dict.contains(key)) {
-    throw Refusal(concat(
-        "the hook state has no '",
-        key,
-        "', expected one from hook_state_dict"));
-  }
-  try {
-    return dict[key].cast<T>();
-  } catch (const py::cast_error&) {
-    throw Refusal(concat(
-        "'", key, "' of the hook state is of another type than was saved"));
-  }
-}
-
-HookState to_state(const py::dict& dict) {
-  HookState state;
-  state.numbers = get<std::map<std::string, std::int64_t>>(dict, "numbers");
-  state.shared = get<std::map<std::string, at::Tensor>>(dict, "shared");
-  state.residuals = get<std::map<std::string, at::Tensor>>(dict, "residuals");
-  return state;
-}
-
-constexpr std::int64_t kDictVersion = 1;
-
-py::dict to_dict(const HookRecord& record) {
-  py::dict dict = to_dict(record.state);
-  dict["version"] = kDictVersion;
-  dict["save"] = record.save;
-  dict["hook"] = record.owner.hook;
-  dict["parameters"] = record.owner.parameters;
-  dict["world"] = record.world;
-  dict["rank"] = record.rank;
-  dict["layout"] = record.layout;
-  return dict;
-}
-
-HookRecord to_record(const py::dict& dict) {
-  const auto version = get<std::int64_t>(dict, "version");
-  if (version != kDictVersion) {
-    throw Refusal(concat(
-        "the hook state is of version ", version, ", expected ", kDictVersion));
-  }
-  HookRecord record;
-  record.save = get<std::int64_t>(dict, "save");
-  record.owner.hook = get<std::string>(dict, "hook");
-  record.owner.parameters =
-      get<std::map<std::string, std::int64_t>>(dict, "parameters");
-  record.world = get<std::int64_t>(dict, "world");
-  record.rank = get<std::int64_t>(dict, "rank");
-  record.layout = get<BucketLayout>(dict, "layout");
-  record.state = to_state(dict);
-  return record;
 }
 
 void bind_attachment(py::module_& m) {

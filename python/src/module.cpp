@@ -37,4 +37,5 @@ PYBIND11_MODULE(_native, m) {
   py::register_local_exception_translator(gradwire::python::translate);
   gradwire::python::bind_comm(m);
   gradwire::python::bind_ddp(m);
+  gradwire::python::bind_optim(m);
 }

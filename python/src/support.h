@@ -19,6 +19,7 @@ namespace gradwire::python {
 // Each adds one room to the module.
 void bind_comm(py::module_& m);
 void bind_ddp(py::module_& m);
+void bind_optim(py::module_& m);
 
 // Runs `work` without the GIL on a thread of its own, so that Ctrl-C can
 // interrupt the wait for it. The work then goes on until it is done or times

@@ -1,4 +1,4 @@
-"""gradwire.ddp_comm_hooks has whatever PyTorch's package has."""
+"""gradwire's packages have whatever PyTorch's have."""
 
 import functools
 import importlib
@@ -9,49 +9,105 @@ import types
 
 import pytest
 import torch.distributed as dist
+import torch.distributed.optim as their_optim
 from models import make_ddp, net, train
 from ranks import run
 from test_powersgd import Matrix, gradient
 from torch.distributed.algorithms import ddp_comm_hooks as theirs
+from torch.distributed.algorithms import model_averaging as their_averaging
 from torch.nn.parallel import DistributedDataParallel
 from torch_state import without_numpy
 
 import gradwire
+import gradwire.optim
 from gradwire import ddp_comm_hooks as ours
+from gradwire import model_averaging
 from gradwire.ddp_comm_hooks.default_hooks import allreduce_hook
 from gradwire.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-MODULES = [module.name for module in pkgutil.iter_modules(theirs.__path__)]
+PACKAGES = {
+    theirs: ours,
+    their_averaging: model_averaging,
+    their_optim: gradwire.optim,
+}
 # Native here, or not there to be looked at.
 ABSENT = {"rng", "error_dict", "p_memory_dict", "q_memory_dict"}
 
 
-def own_names(module):
+def modules_of(package):
+    return [module.name for module in pkgutil.iter_modules(package.__path__)]
+
+
+def own_names(module, package):
     """Public names that the module defines, or takes from its package."""
     for name, value in vars(module).items():
-        home = getattr(value, "__module__", getattr(value, "__name__", theirs.__name__))
-        if name[0] != "_" and home.startswith(theirs.__name__):
+        home = getattr(value, "__module__", getattr(value, "__name__", package.__name__))
+        if name[0] != "_" and home.startswith(package.__name__):
             yield name
 
 
-def test_every_module_and_name_is_there():
-    assert {"default_hooks", "ddp_zero_hook", "post_localSGD_hook"} <= set(MODULES)
-    assert {"default", "powerSGD", "DDPCommHookType"} <= set(own_names(theirs))
-    missing = [name for name in own_names(theirs) if not hasattr(ours, name)]
-    for module in MODULES:
-        their_module = importlib.import_module(f"{theirs.__name__}.{module}")
-        our_module = importlib.import_module(f"{ours.__name__}.{module}")
-        names = [*own_names(their_module), *getattr(their_module, "__all__", [])]
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_every_module_and_name_is_there(package):
+    mirror = PACKAGES[package]
+    missing = [name for name in own_names(package, package) if not hasattr(mirror, name)]
+    for module in modules_of(package):
+        their_module = importlib.import_module(f"{package.__name__}.{module}")
+        our_module = importlib.import_module(f"{mirror.__name__}.{module}")
+        names = [*own_names(their_module, package), *getattr(their_module, "__all__", [])]
         missing += [f"{module}.{n}" for n in names if not hasattr(our_module, n)]
     assert missing == []
 
 
+def test_what_is_looked_for_is_there():
+    assert {"default_hooks", "ddp_zero_hook", "post_localSGD_hook"} <= set(
+        modules_of(theirs)
+    )
+    assert {"default", "powerSGD", "DDPCommHookType"} <= set(own_names(theirs, theirs))
+    assert {"averagers", "utils"} <= set(modules_of(their_averaging))
+    assert {"PostLocalSGDOptimizer", "ZeroRedundancyOptimizer"} <= set(
+        own_names(their_optim, their_optim)
+    )
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState"),
+        ("ddp_comm_hooks.post_localSGD_hook", "post_localSGD_hook"),
+        ("model_averaging.averagers", "ModelAverager"),
+        ("model_averaging.averagers", "PeriodicModelAverager"),
+        ("model_averaging.hierarchical_model_averager", "HierarchicalModelAverager"),
+        ("model_averaging.utils", "average_parameters"),
+        ("model_averaging.utils", "average_parameters_or_parameter_groups"),
+        ("model_averaging.utils", "get_params_to_average"),
+        ("optim", "PostLocalSGDOptimizer"),
+    ],
+)
+def test_local_sgd_is_ours_and_takes_pytorchs_arguments(module, name):
+    their_module = module if module != "optim" else "distributed.optim"
+    package = "torch" if module == "optim" else "torch.distributed.algorithms"
+    their = getattr(importlib.import_module(f"{package}.{their_module}"), name)
+    our = getattr(importlib.import_module(f"gradwire.{module}"), name)
+    assert our.__module__.startswith("gradwire.")
+    our_parameters = inspect.signature(our).parameters.values()
+    assert [
+        (p.name, p.default)
+        for p in our_parameters
+        if p.kind is not inspect.Parameter.KEYWORD_ONLY
+    ] == [(p.name, p.default) for p in inspect.signature(their).parameters.values()]
+    if inspect.isclass(their):
+        methods = {n for n in vars(their) if n[0] != "_"} - {*getattr(their, "__slots__", ())}
+        assert methods <= {*dir(our)}
+
+
 def test_a_module_without_a_version_of_ours_is_pytorchs():
     from gradwire.ddp_comm_hooks.optimizer_overlap_hooks import _hook_then_optimizer
-    from gradwire.ddp_comm_hooks.post_localSGD_hook import post_localSGD_hook
+    from gradwire.optim import ZeroRedundancyOptimizer
+    from gradwire.optim.zero_redundancy_optimizer import _broadcast_object
 
     assert _hook_then_optimizer is theirs.optimizer_overlap._hook_then_optimizer
-    assert post_localSGD_hook.__module__.startswith(theirs.__name__)
+    assert ZeroRedundancyOptimizer is their_optim.ZeroRedundancyOptimizer
+    assert _broadcast_object.__module__.startswith(their_optim.__name__)
     with pytest.raises(ImportError, match="cannot import name 'no_such_hook'"):
         from gradwire.ddp_comm_hooks.default_hooks import no_such_hook  # noqa: F401
 
@@ -99,11 +155,14 @@ def test_what_scripts_do_with_values():
     assert one.equal(two)
 
 
-def test_a_state_has_the_attributes_of_pytorchs():
+def test_states_have_the_attributes_of_pytorchs():
     state, their_class = PowerSGDState(None), theirs.powerSGD.PowerSGDState
     attributes = [*their_class.__slots__, *(n for n in vars(their_class) if n[0] != "_")]
     missing = {name for name in attributes if not hasattr(state, name)}
     assert missing == ABSENT
+    local = ours.post_localSGD_hook.PostLocalSGDState(None, None, 3)
+    slots = ours.post_localSGD_hook._theirs.PostLocalSGDState.__slots__
+    assert [name for name in slots if not hasattr(local, name)] == []
     for name in ("maybe_increase_iter", "compression_stats"):
         assert list(inspect.signature(getattr(PowerSGDState, name)).parameters) == list(
             inspect.signature(getattr(their_class, name)).parameters

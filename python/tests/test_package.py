@@ -7,19 +7,37 @@ import subprocess
 import sys
 
 import gradwire
-from gradwire import ddp_comm_hooks
+import gradwire.optim
+from gradwire import ddp_comm_hooks, model_averaging
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_everything_public_has_a_docstring_with_an_example():
     public = [getattr(gradwire, name) for name in gradwire.__all__ if name[0] != "_"]
-    for name in ("default_hooks", "quantization_hooks", "powerSGD_hook", "debugging_hooks"):
-        module = getattr(ddp_comm_hooks, name)
-        public += [getattr(module, function) for function in module.__all__]
+    modules = [
+        ddp_comm_hooks.default_hooks,
+        ddp_comm_hooks.quantization_hooks,
+        ddp_comm_hooks.powerSGD_hook,
+        ddp_comm_hooks.debugging_hooks,
+        ddp_comm_hooks.post_localSGD_hook,
+        model_averaging.averagers,
+        model_averaging.hierarchical_model_averager,
+        model_averaging.utils,
+        gradwire.optim,
+    ]
+    for module in modules:
+        public += [getattr(module, name) for name in module.__all__]
     public += [ddp_comm_hooks.DDPCommHookType, ddp_comm_hooks.register_ddp_comm_hook]
-    state = vars(ddp_comm_hooks.powerSGD_hook.PowerSGDState)
-    public += [thing for name, thing in state.items() if name[0] != "_"]
+    for described in (
+        ddp_comm_hooks.powerSGD_hook.PowerSGDState,
+        ddp_comm_hooks.post_localSGD_hook.PostLocalSGDState,
+        model_averaging.averagers.ModelAverager,
+        model_averaging._averager.NativeAverager,
+        gradwire.optim.DiLoCo,
+        gradwire.optim.PostLocalSGDOptimizer,
+    ):
+        public += [thing for name, thing in vars(described).items() if name[0] != "_"]
     for thing in public:
         assert ">>> " in (thing.__doc__ or ""), thing
 
@@ -51,6 +69,7 @@ def test_import_prints_nothing_and_starts_no_threads():
         "import os, torch\n"
         "before = len(os.listdir('/proc/self/task'))\n"
         "import gradwire, gradwire.ddp_comm_hooks\n"
+        "import gradwire.model_averaging, gradwire.optim\n"
         "assert len(os.listdir('/proc/self/task')) == before"
     )
     done = subprocess.run(

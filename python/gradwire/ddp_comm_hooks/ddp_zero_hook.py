@@ -5,7 +5,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
     hook_with_zero_step_interleaved,
 )
 
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__ = ["hook_with_zero_step", "hook_with_zero_step_interleaved"]
 

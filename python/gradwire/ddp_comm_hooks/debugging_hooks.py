@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__ = ["noop_hook"]
 

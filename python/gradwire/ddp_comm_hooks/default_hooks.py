@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from .._groups import checked_group
 from ._reduce import average
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__ = [
     "allreduce_hook",

@@ -1,6 +1,6 @@
 """The hook of DDP's mixed precision: PyTorch's own."""
 
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__: list[str] = []
 

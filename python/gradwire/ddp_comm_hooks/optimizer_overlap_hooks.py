@@ -1,6 +1,6 @@
 """Optimizer steps inside a hook: PyTorch's own functions."""
 
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__: list[str] = []
 

@@ -9,7 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as _theirs
 
 from . import default_hooks as default
 from ._powersgd_state import PowerSGDState, logger
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 

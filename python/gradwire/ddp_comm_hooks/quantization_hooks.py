@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from ._reduce import average
-from ._torch import hand_on
+from .._torch import hand_on
 
 __all__ = ["quantization_perchannel_hook", "quantization_pertensor_hook"]
 

@@ -1,11 +1,23 @@
-"""Names of PyTorch's package that gradwire has no version of its own for."""
+"""Names of PyTorch's packages that gradwire has no version of its own for."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Callable
 
-_PACKAGE = "torch.distributed.algorithms.ddp_comm_hooks"
+# PyTorch's package for each of ours.
+_PACKAGES = {
+    "gradwire.ddp_comm_hooks": "torch.distributed.algorithms.ddp_comm_hooks",
+    "gradwire.model_averaging": "torch.distributed.algorithms.model_averaging",
+    "gradwire.optim": "torch.distributed.optim",
+}
+
+
+def _theirs(module: str) -> str:
+    if module in _PACKAGES:
+        return _PACKAGES[module]
+    package, _, name = module.rpartition(".")
+    return f"{_PACKAGES[package]}.{name}"
 
 
 def hand_on(module: str) -> Callable[[str], Any]:
@@ -13,7 +25,7 @@ def hand_on(module: str) -> Callable[[str], Any]:
 
     So every import that works with PyTorch's module works with ours.
     """
-    theirs = f"{_PACKAGE}.{module.rpartition('.')[2]}"
+    theirs = _theirs(module)
 
     def find(name: str) -> Any:
         # The import machinery asks modules for names such as __path__.
