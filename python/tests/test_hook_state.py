@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path):
         assert "is of a world of 3, expected 2" in texts[2]
         assert "has no buckets for 6 parameters" in texts[3]
         assert "nowhere" in texts[4] and "does not exist" in texts[4]
-        assert "the hook state has no number 'step'" in texts[5]
+        assert "the state of 'int8' has no number 'step'" in texts[5]
         assert "a residual of 39 elements for parameter '0.bias', expected 40" in texts[6]
         assert "is of hook 'int8', expected 'int4'" in texts[7]
         assert torch.equal(parameters, results[0][1])
