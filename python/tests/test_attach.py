@@ -18,6 +18,7 @@ HOOKS = {
     "fp8": 0.2,
     "powersgd": 1e-6,
     "batched_powersgd": 1e-6,
+    "post_local_sgd:subgroup=all": 1e-6,
     "powersgd:rank=30,start=0,min_compression_rate=0.000001": 1e-4,
 }
 
@@ -33,6 +34,8 @@ def test_hooks_describe_themselves():
     (block,) = [option for option in int8["options"] if option["name"] == "block"]
     assert block["default"] == 512
     assert block["range"] == "integer from 32 to 1048576 or tensor"
+    (local,) = [hook for hook in gradwire.hooks() if hook["name"] == "post_local_sgd"]
+    assert [option["default"] for option in local["options"]] == [0, "machine"]
 
 
 def gradients(rank, world, hook, options):

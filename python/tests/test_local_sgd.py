@@ -326,6 +326,7 @@ def wrong_averagers(rank, world):
         error_of(ours.average_now),
         error_of(PostLocalSGDOptimizer, 3, ours),
         error_of(PostLocalSGDOptimizer, optimizer, 3),
+        error_of(PostLocalSGDOptimizer, optimizer, ours, hook_state=3),
         error_of(
             PostLocalSGDOptimizer,
             *(optimizer, ours),
@@ -356,6 +357,7 @@ def test_wrong_arguments_of_averagers():
         "the averager has no parameters yet",
         "got a int as optim, expected a torch.optim.Optimizer",
         "got a int as averager, expected a ModelAverager",
+        "got a int as hook_state, expected a PostLocalSGDState",
         "the hook goes local after 9 steps but the averager begins after 10",
     ]
     for (kind, text), part in zip(errors, expected, strict=True):

@@ -14,6 +14,21 @@ __all__ = ["PostLocalSGDOptimizer"]
 __getattr__ = hand_on(__name__)
 
 
+def _check_start(hook_state: Any, averager: Any) -> None:
+    start = getattr(hook_state, "start_localSGD_iter", None)
+    if start is None:
+        raise TypeError(
+            f"got a {type(hook_state).__name__} as hook_state, expected a "
+            "PostLocalSGDState"
+        )
+    warmup = getattr(averager, "warmup_steps", start)
+    if warmup != start:
+        raise ValueError(
+            f"the hook goes local after {start} steps but the averager begins after "
+            f"{warmup}, expected the same number"
+        )
+
+
 class PostLocalSGDOptimizer(torch.optim.Optimizer):
     """Steps ``optim``, then lets ``averager`` average the model where it is time.
 
@@ -39,12 +54,8 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
             raise TypeError(
                 f"got a {type(averager).__name__} as averager, expected a ModelAverager"
             )
-        start = getattr(hook_state, "start_localSGD_iter", None)
-        if start is not None and start != averager.warmup_steps:
-            raise ValueError(
-                f"the hook goes local after {start} steps but the averager begins after "
-                f"{averager.warmup_steps}, expected the same number"
-            )
+        if hook_state is not None:
+            _check_start(hook_state, averager)
         # As in PyTorch's class, nothing of Optimizer's own is set up: it is all
         # that of `optim`.
         self.optim = optim
