@@ -70,7 +70,7 @@ def remembered_by_one(rank, world):
 def test_a_state_that_only_one_rank_has_loaded():
     for kind, text in run(2, remembered_by_one):
         assert kind == "RuntimeError"
-        assert "rank 0 has (nothing) where rank 1 has step" in text
+        assert "its state is 'none' on rank 0 but 'given' on rank 1" in text
 
 
 def basis(matrix):

@@ -63,7 +63,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
 
     # Not attributes, as `optim` gets others when it is loaded.
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
         """What ``optim`` remembers.
 
         Example::
@@ -73,7 +73,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         return self.optim.state
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The groups of ``optim``.
 
         Example::
@@ -83,7 +83,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         return self.optim.param_groups
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:
         """The options of ``optim``, which some schedulers read.
 
         Example::
@@ -96,7 +96,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return repr(self.optim)
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """That of ``optim``, with the averager's steps as ``"step"``.
 
         What a compressed average remembers is ``averager.state_dict()``.
@@ -107,7 +107,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         """
         return {**self.optim.state_dict(), "step": self.averager.step}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken.
 
         Without a ``"step"`` the averager begins with its warm-up, and a warning says so.
@@ -124,7 +124,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
             )
         self.averager.step = state_dict.get("step", 0)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step ``optim``, then average where it is time. Collective.
 
         Returns what the closure returns, if there is one.
