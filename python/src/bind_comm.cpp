@@ -12,11 +12,21 @@ namespace {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+// The value, or the word that a spec says for it.
+py::object fallback_of(const Option& option) {
+  const std::string word = describe_fallback(option);
+  if (option.named.contains(word)) {
+    return py::str(word);
+  }
+  return std::visit(
+      [](const auto& value) { return py::object(py::cast(value)); },
+      option.fallback);
+}
+
 py::dict to_dict(const Option& option) {
   py::dict row;
   row["name"] = option.name;
-  row["default"] = std::visit(
-      [](const auto& value) { return py::cast(value); }, option.fallback);
+  row["default"] = fallback_of(option);
   row["help"] = option.help;
   row["range"] = describe_range(option);
   return row;

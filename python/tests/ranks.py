@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 # Processes are forked from one that has imported what takes long, torch._dynamo
-# because every DDP imports it.
+# because every DDP imports it, and gradwire.optim for what it imports of torch.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch", "torch.distributed", "torch._dynamo", "gradwire"]
+    ["torch", "torch.distributed", "torch._dynamo", "gradwire", "gradwire.optim"]
 )
 
 

@@ -34,6 +34,8 @@ def test_hooks_describe_themselves():
     assert int8["averages"] and 1 / 127 <= int8["tolerance"] <= 4 / 127
     (powersgd,) = [hook for hook in gradwire.hooks() if hook["name"] == "powersgd"]
     assert powersgd["trial"] == "rank=2,start=0" and powersgd["tolerance"] == math.inf
+    (local,) = [hook for hook in gradwire.hooks() if hook["name"] == "post_local_sgd"]
+    assert [option["default"] for option in local["options"]] == [0, "machine"]
 
 
 def gradients(rank, world, hook, options):

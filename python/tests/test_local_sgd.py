@@ -38,10 +38,10 @@ def four_cases(rank, world):
     results = {}
     for start in (2, 100):
         for allreduce in (True, False):
-            for library in (hooks, their_hooks):
+            for library in (hooks, their_hooks):  # its state serves, too
                 state = library.PostLocalSGDState(None, subgroup, start, allreduce)
                 ddp = make_ddp(nn.Linear(1, 5))
-                ddp.register_comm_hook(state, library.post_localSGD_hook)
+                ddp.register_comm_hook(state, post_localSGD_hook)
                 weights = []
                 for step in range(4):
                     ddp.zero_grad()
@@ -274,34 +274,38 @@ def test_all_parameters_are_averaged():
         assert head == 0.5
 
 
-def compressed(rank, world, average, saved):
+def averaging(rank, average, steps, saved=None):
     model = net((6, 400, 4))
     sgd = torch.optim.SGD(model.parameters(), 0.05)
     averager = averagers.PeriodicModelAverager(period=2, average=average)
     if saved:
-        averager.load_state_dict(saved[rank], model.parameters())
+        averager.load_state_dict(saved, model.parameters())
     optimizer = PostLocalSGDOptimizer(sgd, averager)
-    for step in range(averager.step, 5 if saved is None else 9):
+    for step in range(averager.step, steps):
         optimizer.zero_grad()
         model(batch(rank, step)).square().mean().backward()
         optimizer.step()
-    return flat_parameters(model), averager.stats(), averager.state_dict()
+    return flat_parameters(model), averager
 
 
-def straight(rank, world):
-    return compressed(rank, world, "int8", [])[0]
+def compressed(rank, world):
+    plain, exact = averaging(rank, "allreduce", 5)
+    int8, averager = averaging(rank, "int8", 5)
+    saved = pickle.loads(pickle.dumps(averager.state_dict()))
+    straight, _ = averaging(rank, "int8", 9)
+    resumed, _ = averaging(rank, "int8", 9, saved)
+    return (plain, int8, straight, resumed), exact.stats(), averager.stats()
 
 
 def test_compressed_averages_go_on_with_the_same_bits():
-    plain, int8 = run(2, compressed, "allreduce", None), run(2, compressed, "int8", None)
-    assert torch.equal(int8[0][0], int8[1][0])  # step 4 was averaged
-    torch.testing.assert_close(int8[0][0], plain[0][0], rtol=0, atol=1e-3)
+    results = run(2, compressed)
+    for (plain, int8, straight, resumed), exact, stats in results:
+        torch.testing.assert_close(int8, plain, rtol=0, atol=1e-3)
+        assert torch.equal(int8, results[0][0][1])  # step 4 was averaged
+        assert torch.equal(straight, resumed)
+        assert stats["steps"] == 5 and stats["averages"] == 3
     # The first rank has sent its parameters once, too.
-    sent, full = (results[1][1]["sent"]["payload"] for results in (int8, plain))
-    assert int8[1][1]["averages"] == 3 and sent < full / 3
-    states = [state for *_, state in int8]
-    for expected, resumed in zip(run(2, straight), run(2, compressed, "int8", states)):
-        assert torch.equal(expected, resumed[0])
+    assert stats["sent"]["payload"] < exact["sent"]["payload"] / 3
 
 
 def wrong_averagers(rank, world):
@@ -322,6 +326,7 @@ def wrong_averagers(rank, world):
         error_of(ours.average_now),
         error_of(PostLocalSGDOptimizer, 3, ours),
         error_of(PostLocalSGDOptimizer, optimizer, 3),
+        error_of(PostLocalSGDOptimizer, optimizer, ours, hook_state=3),
         error_of(
             PostLocalSGDOptimizer,
             *(optimizer, ours),
@@ -352,6 +357,7 @@ def test_wrong_arguments_of_averagers():
         "the averager has no parameters yet",
         "got a int as optim, expected a torch.optim.Optimizer",
         "got a int as averager, expected a ModelAverager",
+        "got a int as hook_state, expected a PostLocalSGDState",
         "the hook goes local after 9 steps but the averager begins after 10",
     ]
     for (kind, text), part in zip(errors, expected, strict=True):

@@ -79,7 +79,7 @@ class NativeAverager(ModelAverager):
     ) -> _native.ModelAverager: ...
 
     @property
-    def step(self) -> int:  # type: ignore[override]
+    def step(self) -> int:
         """Steps so far. It can be set, alike on all ranks.
 
         Example::

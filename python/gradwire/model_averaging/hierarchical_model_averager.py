@@ -27,13 +27,13 @@ def _checked_periods(periods: Mapping[int, int], world: int) -> dict[int, int]:
     period_before, ranks_before = 0, 0
     for period, ranks in periods.items():
         steps("a period of period_group_size_dict", period, period_before + 1)
+        steps("a size of period_group_size_dict", ranks, 1)
         if ranks == ranks_before and period % period_before == 0:
             continue  # the same average, whenever it is due
-        if ranks < 1 or ranks <= ranks_before or ranks % (ranks_before or 1):
-            expected = f"a larger multiple of {ranks_before}" if ranks_before else "1 or more"
+        if ranks_before and (ranks <= ranks_before or ranks % ranks_before):
             raise ValueError(
                 f"period_group_size_dict has {ranks} ranks for period {period}, "
-                f"expected {expected}"
+                f"expected a larger multiple of {ranks_before}"
             )
         checked[period] = ranks
         period_before, ranks_before = period, ranks

@@ -14,6 +14,21 @@ __all__ = ["PostLocalSGDOptimizer"]
 __getattr__ = hand_on(__name__)
 
 
+def _check_start(hook_state: Any, averager: Any) -> None:
+    start = getattr(hook_state, "start_localSGD_iter", None)
+    if start is None:
+        raise TypeError(
+            f"got a {type(hook_state).__name__} as hook_state, expected a "
+            "PostLocalSGDState"
+        )
+    warmup = getattr(averager, "warmup_steps", start)
+    if warmup != start:
+        raise ValueError(
+            f"the hook goes local after {start} steps but the averager begins after "
+            f"{warmup}, expected the same number"
+        )
+
+
 class PostLocalSGDOptimizer(torch.optim.Optimizer):
     """Steps ``optim``, then lets ``averager`` average the model where it is time.
 
@@ -39,12 +54,8 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
             raise TypeError(
                 f"got a {type(averager).__name__} as averager, expected a ModelAverager"
             )
-        start = getattr(hook_state, "start_localSGD_iter", None)
-        if start is not None and start != averager.warmup_steps:
-            raise ValueError(
-                f"the hook goes local after {start} steps but the averager begins after "
-                f"{averager.warmup_steps}, expected the same number"
-            )
+        if hook_state is not None:
+            _check_start(hook_state, averager)
         # As in PyTorch's class, nothing of Optimizer's own is set up: it is all
         # that of `optim`.
         self.optim = optim
@@ -52,7 +63,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
 
     # Not attributes, as `optim` gets others when it is loaded.
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
         """What ``optim`` remembers.
 
         Example::
@@ -62,7 +73,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         return self.optim.state
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The groups of ``optim``.
 
         Example::
@@ -72,7 +83,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         return self.optim.param_groups
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:
         """The options of ``optim``, which some schedulers read.
 
         Example::
@@ -85,7 +96,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         return repr(self.optim)
 
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """That of ``optim``, with the averager's steps as ``"step"``.
 
         What a compressed average remembers is ``averager.state_dict()``.
@@ -96,7 +107,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         """
         return {**self.optim.state_dict(), "step": self.averager.step}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where :meth:`state_dict` was taken.
 
         Without a ``"step"`` the averager begins with its warm-up, and a warning says so.
@@ -113,7 +124,7 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
             )
         self.averager.step = state_dict.get("step", 0)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step ``optim``, then average where it is time. Collective.
 
         Returns what the closure returns, if there is one.
