@@ -13,6 +13,7 @@
 #include "gradwire/hook/powersgd_options.h"
 #include "gradwire/hook/registry.h"
 #include "gradwire/optim/diloco.h"
+#include "gradwire/optim/grad_scaler.h"
 #include "gradwire/optim/model_averager.h"
 #include "gradwire/optim/optimizer_overlap.h"
 #include "gradwire/optim/optimizer_state.h"
