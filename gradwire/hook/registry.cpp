@@ -56,7 +56,7 @@ std::vector<std::string> names() {
   return result;
 }
 
-HookInfo find(const std::string& name) {
+HookInfo find_row(const std::string& name) {
   for (auto& info : hooks()) {
     if (info.name == name) {
       return info;
@@ -134,7 +134,7 @@ void register_hook(HookInfo info) {
 
 struct HookSpec::Level {
   explicit Level(const Spec& spec)
-      : info(find(spec.name)), options(check(spec, info)) {
+      : info(find_row(spec.name)), options(check(spec, info)) {
     if (spec.inner) {
       inner = std::make_unique<const Level>(*spec.inner);
     }
