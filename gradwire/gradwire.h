@@ -12,6 +12,7 @@
 #include "gradwire/ddp/join.h"
 #include "gradwire/hook/powersgd_options.h"
 #include "gradwire/hook/registry.h"
+#include "gradwire/optim/grad_scaler.h"
 #include "gradwire/rpc/context.h"
 #include "gradwire/rpc/distributed_optimizer.h"
 #include "gradwire/rpc/remote.h"

@@ -13,6 +13,7 @@
 
 #include "gradwire/comm/group.h"
 #include "gradwire/ddp/engine.h"
+#include "gradwire/ddp/inputs.h"
 #include "gradwire/ddp/options.h"
 #include "gradwire/ddp/outputs.h"
 #include "gradwire/ddp/stats.h"
@@ -72,7 +73,7 @@ class DdpHandle {
   template <class... Args>
   auto forward(Args&&... args) {
     engine_.before_forward();
-    auto output = module_->forward(std::forward<Args>(args)...);
+    auto output = forward_module(std::forward<Args>(args)...);
     engine_.after_forward(tensors_in(output));
     return output;
   }
@@ -152,6 +153,16 @@ class DdpHandle {
   }
 
  private:
+  template <class... Args>
+  auto forward_module(Args&&... args) {
+    const DdpEngine::ForwardScope scope(engine_);
+    if (const auto type = engine_.input_type()) {
+      return module_->forward(
+          detail::Input<Args>(std::forward<Args>(args), *type).pass()...);
+    }
+    return module_->forward(std::forward<Args>(args)...);
+  }
+
   std::shared_ptr<Module> module_;
   DdpEngine engine_;
 };

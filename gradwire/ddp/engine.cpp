@@ -51,7 +51,8 @@ std::vector<Fact> DdpEngine::Impl::inspect() {
   bucket_cap_bytes("bucket_cap_mb", options.bucket_cap_mb);
   bucket_cap_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb);
   model = inspect_model(*module, options);
-  first_hook = options.hook.check();
+  auto precision_facts = inspect_precision(options.precision);
+  first_hook = hook_in_type(options.hook, options.precision.reduction);
   first_hook->check_free(nullptr);
   std::vector<Fact> result{
       {"hook", first_hook->text()},
@@ -62,6 +63,7 @@ std::vector<Fact> DdpEngine::Impl::inspect() {
       {"gradient_as_bucket_view", concat(options.gradient_as_bucket_view)},
       {"broadcast_buffers", concat(options.broadcast_buffers)},
       {"init_sync", concat(options.init_sync)}};
+  result.insert(result.end(), precision_facts.begin(), precision_facts.end());
   result.insert(result.end(), model.facts.begin(), model.facts.end());
   return result;
 }
@@ -94,6 +96,15 @@ void DdpEngine::Impl::construct() {
   reduction = compat::make_reducer(reducer_options, group.impl().process_group);
   hooked =
       HookedReducer::make(reduction.reducer, model.trainable, parent, group);
+  masters = make_masters(model, options.precision);
+  if (masters) {
+    // A hook may step the parameters of a bucket as soon as it has their
+    // average, on a thread of its own: it finds the masters. All parameters of
+    // a bucket are done with by then, those without a gradient too.
+    hooked->before_each_bucket([masters = masters](const Bucket& bucket) {
+      masters->restore(bucket);
+    });
+  }
   hooked->install(*first_hook);
 }
 
@@ -174,8 +185,29 @@ void DdpEngine::Impl::explain_unfinished(const c10::Error& error) const {
       ")");
 }
 
+DdpEngine::ForwardScope::ForwardScope(DdpEngine& engine)
+    : masters_(engine.impl_->masters.get()) {
+  if (masters_ != nullptr) {
+    masters_->begin_forward();
+  }
+}
+
+DdpEngine::ForwardScope::~ForwardScope() {
+  if (masters_ != nullptr) {
+    masters_->end_forward();
+  }
+}
+
+std::optional<at::ScalarType> DdpEngine::input_type() const {
+  const MixedPrecision& precision = impl_->options.precision;
+  return precision.cast_inputs ? precision.parameters : std::nullopt;
+}
+
 void DdpEngine::after_forward(const std::vector<at::Tensor*>& outputs) {
   Impl& impl = *impl_;
+  if (impl.masters && c10::GradMode::is_enabled()) {
+    impl.masters->watch_outputs(outputs);
+  }
   if (impl.syncing) {
     const bool search =
         impl.options.find_unused_parameters && !impl.options.static_graph;

@@ -19,6 +19,7 @@ class Module;
 namespace gradwire {
 
 class JoinedDdp;
+class Masters;
 
 // What DistributedDataParallel does, for a module of any type. Users see it
 // through the handle in ddp.h. Not thread safe: one thread trains.
@@ -33,6 +34,18 @@ class DdpEngine {
   DdpEngine(const DdpEngine&) = delete;
 
   void before_forward();
+  // Around the module's own forward, between these two.
+  class ForwardScope {
+   public:
+    explicit ForwardScope(DdpEngine& engine);
+    ~ForwardScope();
+    ForwardScope(const ForwardScope&) = delete;
+
+   private:
+    Masters* masters_;
+  };
+  // What tensors of floats among the arguments of forward are cast to.
+  std::optional<at::ScalarType> input_type() const;
   // May exchange the tensors pointed at for ones that share their memory.
   void after_forward(const std::vector<at::Tensor*>& outputs);
 

@@ -12,7 +12,7 @@ void DdpEngine::set_hook(
   impl.hooked->check_group();
   std::optional<CheckedHook> checked;
   agree_checked(impl.parent, "set_hook", [&] {
-    checked = choice.check();
+    checked = hook_in_type(choice, impl.options.precision.reduction);
     checked->check_free(impl.hooked.get());
     impl.check_between_iterations("set_hook");
     return std::vector<Fact>{{"hook", checked->text()}};
@@ -27,7 +27,8 @@ void DdpEngine::register_hook_once(
     const HookChoice& choice, const std::optional<Group>& group) {
   impl_->check_no_join("register_ddp_comm_hook");
   agree_checked(impl_->parent, "register_ddp_comm_hook", [&] {
-    if (hook() != "none") {
+    const auto none = hook_in_type("none", impl_->options.precision.reduction);
+    if (hook() != none.text()) {
       fail(
           "ddp",
           "register_ddp_comm_hook can only be called once, hook '",

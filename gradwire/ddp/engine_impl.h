@@ -16,7 +16,9 @@
 #include "gradwire/ddp/engine.h"
 #include "gradwire/ddp/hooked_reducer.h"
 #include "gradwire/ddp/joined_ddp.h"
+#include "gradwire/ddp/masters.h"
 #include "gradwire/ddp/model.h"
+#include "gradwire/ddp/precision.h"
 #include "gradwire/ddp/watch.h"
 
 namespace gradwire {
@@ -28,6 +30,8 @@ struct DdpEngine::Impl {
   Group parent;
   Model model;
   Group group;
+  // Null where parameters compute as they are.
+  std::shared_ptr<Masters> masters;
   // The watch's hooks must run before the Reducer's: it is made first.
   std::unique_ptr<GradientWatch> watch;
   compat::ReducerPair reduction;

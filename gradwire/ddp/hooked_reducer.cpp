@@ -235,6 +235,7 @@ Future::Raw HookedReducer::reduce(c10d::GradBucket& grad_bucket) {
       [&] { return concat(spec_, " bucket ", recorder_.buckets() - 1); });
   try {
     Bucket bucket = next_bucket(grad_bucket);
+    before_bucket_(bucket);
     if (refusal) {
       std::rethrow_exception(refusal);
     }

@@ -91,6 +91,12 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   // holds a tensor. Throws nothing.
   Future::Raw reduce(c10d::GradBucket& bucket);
 
+  // What happens before a hook gets a bucket, on the thread that brings its
+  // last gradient.
+  void before_each_bucket(std::function<void(const Bucket&)> action) {
+    before_bucket_ = std::move(action);
+  }
+
   // From the next backward on averages are over so many ranks instead of all.
   void average_over(int ranks);
 
@@ -170,6 +176,7 @@ class HookedReducer : public std::enable_shared_from_this<HookedReducer> {
   Group parent_;
   Group own_;
 
+  std::function<void(const Bucket&)> before_bucket_ = [](const Bucket&) {};
   std::string spec_ = "none";
   std::shared_ptr<Hook> hook_;
   // The hook leaves every rank its own gradients.

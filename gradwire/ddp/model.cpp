@@ -75,6 +75,7 @@ class Inspector {
         {concat("parameter ", model_.facts.size()),
          describe(name, tensor) + (trains ? "" : " frozen")});
     if (!trains) {
+      model_.frozen.push_back(tensor);
       return;
     }
     model_.trainable.push_back(

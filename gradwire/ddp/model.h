@@ -22,6 +22,8 @@ struct Model {
   Parameters trainable;
   // Per trainable parameter: its gradient is sparse.
   std::vector<bool> sparse;
+  // Those that do not.
+  std::vector<at::Tensor> frozen;
   // Parameters and buffers that rank 0 hands out at construction.
   std::vector<at::Tensor> state;
   std::vector<at::Tensor> buffers;

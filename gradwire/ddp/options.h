@@ -1,11 +1,32 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradwire/hook/choice.h"
 
 namespace gradwire {
+
+// Which types a module computes and communicates in. at::kBFloat16 or
+// at::kHalf.
+struct MixedPrecision {
+  // Parameters of float and double are computed with in this type. They stay
+  // what they are outside of forward and backward, for optimizers and files,
+  // and so do gradients. Unset: as they are.
+  std::optional<at::ScalarType> parameters = {};
+  // Gradients travel in this type: the hook is the cast of this name, or the
+  // cast around it. Unset: in the parameters' own.
+  std::optional<at::ScalarType> reduction = {};
+  // The same for buffers, whose new values forward leaves in the buffers
+  // themselves; at::kFloat is possible too. Unset: that of `parameters`.
+  std::optional<at::ScalarType> buffers = {};
+  // Tensors of floats among the arguments of forward are cast to the type of
+  // `parameters`.
+  bool cast_inputs = true;
+};
 
 struct DistributedDataParallelOptions {
   // How buckets become averages: a spec string, a Hook or a lambda. "none" is
@@ -38,6 +59,9 @@ struct DistributedDataParallelOptions {
   // Names of parameters with sparse gradients besides those of Embedding and
   // EmbeddingBag with sparse(true), which are found by themselves.
   std::vector<std::string> sparse = {};
+
+  // See docs/mixed-precision.md.
+  MixedPrecision precision = {};
 };
 
 }  // namespace gradwire

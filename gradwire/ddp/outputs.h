@@ -30,12 +30,6 @@ class TensorVisitor {
   void operator()(T& value) const;
 
  private:
-  template <class T>
-  static constexpr bool kIgnored =
-      std::is_arithmetic_v<T> || std::is_enum_v<T> ||
-      std::convertible_to<T&, std::string_view> ||
-      std::same_as<T, std::monostate> || std::same_as<T, std::nullopt_t>;
-
   std::vector<at::Tensor*>& found_;
 };
 
@@ -64,6 +58,12 @@ concept OrderedDictLike = requires(T& value) {
 };
 
 template <class T>
+inline constexpr bool kWithoutTensors =
+    std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+    std::convertible_to<T&, std::string_view> ||
+    std::same_as<T, std::monostate> || std::same_as<T, std::nullopt_t>;
+
+template <class T>
 inline constexpr bool kUnknownOutput = false;
 
 }  // namespace detail
@@ -74,7 +74,7 @@ void TensorVisitor::operator()(T& value) const {
     found_.push_back(&value);
   } else if constexpr (detail::UserVisitable<T>) {
     visit_tensors(value, *this);
-  } else if constexpr (kIgnored<T>) {
+  } else if constexpr (detail::kWithoutTensors<T>) {
     return;
   } else if constexpr (detail::MapLike<T>) {
     for (auto& entry : value) {

@@ -23,6 +23,10 @@ class CheckedHook {
   const std::string& text() const {
     return text_;
   }
+  // It was named, by a spec.
+  bool has_spec() const {
+    return spec_.has_value();
+  }
   bool is_none() const {
     return spec_ && spec_->is_none();
   }
