@@ -18,8 +18,9 @@ def trial_spec(hook):
 
 
 # Specs, and the largest error relative to the largest element of the exact average.
+# The worst case, which is the tolerance, is far from these gradients.
 HOOKS = {
-    trial_spec(hook): max(1e-6, hook["tolerance"])
+    trial_spec(hook): max(1e-6, hook["tolerance"] / 3)
     for hook in gradwire.hooks()
     if hook["averages"]
 } | {"none": 1e-6, "powersgd": 1e-6, "batched_powersgd": 1e-6, FULL_RANK: 1e-4}
