@@ -28,8 +28,8 @@ int main() {
     // Read anew at every step, so any schedule works.
     adam.param_groups()[0].options().set_lr(step < 40 ? 0.01 : 0.002);
     const auto x = torch::randn({32, 32});
-    const auto loss = torch::mse_loss(
-        ddp->forward(x), x.mean(1, /*keepdim=*/true).mul(4));
+    const auto loss =
+        torch::mse_loss(ddp->forward(x), x.mean(1, /*keepdim=*/true).mul(4));
     loss.backward();  // averages, clips, steps and frees the gradients
     last = loss.item<double>();
     first = step == 0 ? last : first;

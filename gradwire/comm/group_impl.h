@@ -55,8 +55,7 @@ struct Group::Impl {
 Group duplicate_counted(const Group& parent, const std::string& label);
 
 // See part_of(), which checks. Collective over each part.
-Group make_part(
-    const Group& group, const std::vector<std::vector<int>>& parts);
+Group make_part(const Group& group, const std::vector<std::vector<int>>& parts);
 
 // An all-to-all of messages: kByte tensors that are contiguous, counts in
 // bytes, one a rank. Of what this rank sends to others `metadata_bytes` count

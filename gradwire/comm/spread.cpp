@@ -47,6 +47,7 @@ std::shared_ptr<Spread> Spreader::make_spread(
     return spread;
   }
   std::vector<std::int64_t> elem_bytes;
+  elem_bytes.reserve(targets.size());
   for (const auto& target : targets) {
     elem_bytes.push_back(
         static_cast<std::int64_t>(target->values.element_size()));
@@ -69,7 +70,7 @@ Spreader::Memory& Spreader::next_memory() {
 }
 
 // Rounds end in their order, so the last one is the end of all.
-Future Spreader::start(Spread& spread, at::Tensor value) {
+Future Spreader::start(Spread& spread, const at::Tensor& value) {
   Future last = spread.empty() ? Future::ready(value) : Future();
   for (const auto& round : spread.rounds_) {
     Memory& memory = next_memory();

@@ -75,7 +75,7 @@ class Spreader {
       const plan::Shards& shards);
 
   // Returns at once. The future holds `value` when all ranks' runs are here.
-  Future start(Spread& spread, at::Tensor value = {});
+  Future start(Spread& spread, const at::Tensor& value = {});
   // A job of one step that only computes, between two uses of start().
   Future run(std::shared_ptr<Lane::Job> job, at::Tensor value = {});
   // See Lane.

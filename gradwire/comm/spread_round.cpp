@@ -178,7 +178,9 @@ void SpreadRound::send_half(
   const std::int64_t bytes = own().bytes.total();
   std::vector<std::int64_t> sent(world);
   std::vector<std::int64_t> received(world);
-  std::fill(sent.begin() + to_begin, sent.begin() + to_end, bytes);
+  for (std::size_t rank = to_begin; rank < to_end; ++rank) {
+    sent[rank] = bytes;
+  }
   std::int64_t begin = from_begin < world ? messages_[from_begin].begin : 0;
   std::int64_t arriving = 0;
   for (std::size_t rank = from_begin; rank < from_end; ++rank) {

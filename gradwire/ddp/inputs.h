@@ -53,6 +53,7 @@ concept OwnsElements = std::ranges::input_range<T&> && requires(T& value) {
 // What a TensorVisitor would find in a T, and whether it could visit one.
 template <class T>
 constexpr Holds holds() {
+  // NOLINTNEXTLINE(bugprone-branch-clone): the order of the cases matters
   if constexpr (std::is_const_v<T> || std::is_reference_v<T>) {
     return Holds::kUnknown;
   } else if constexpr (std::derived_from<T, at::Tensor> || UserVisitable<T>) {

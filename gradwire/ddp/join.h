@@ -22,8 +22,8 @@ class JoinedDdp;
 // Lets ranks run out of input at different times: a rank that is done goes on
 // to take part in the others' averages, with gradients of zero, until all are.
 // Then all have the parameters and buffers of the last one. Not its optimizer's
-// state, unless that is overlapped (optimizer_overlap.h): one with momentum must
-// be synchronised by the program before ranks train on together.
+// state, unless that is overlapped (optimizer_overlap.h): one with momentum
+// must be synchronised by the program before ranks train on together.
 //
 //   {
 //     gradwire::Join join(ddp);

@@ -42,7 +42,8 @@ class CastWrapper : public HookWrapper {
 
 }  // namespace
 
-std::unique_ptr<Hook> cast_for(const std::string& codec, HookContext context) {
+std::unique_ptr<Hook> cast_for(
+    const std::string& codec, const HookContext& context) {
   auto inner = context.make_inner(context.group);
   // Alone there is nothing to send, and nothing to round.
   if (context.group.size() == 1) {

@@ -10,6 +10,7 @@
 namespace gradwire {
 
 // The inner hook of the context with gradients of the codec's floats.
-std::unique_ptr<Hook> cast_for(const std::string& codec, HookContext context);
+std::unique_ptr<Hook> cast_for(
+    const std::string& codec, const HookContext& context);
 
 }  // namespace gradwire

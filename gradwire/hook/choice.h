@@ -36,9 +36,9 @@ class CheckedHook {
   CheckedHook(std::shared_ptr<Hook> hook, bool shareable);
   CheckedHook(std::shared_ptr<const HookAround> around, CheckedHook inner);
 
-  // The canonical spec, "none", for an object "custom" with the spec that it was
-  // made of, else with its type, or what a HookAround makes of one of these.
-  // Ranks compare it.
+  // The canonical spec, "none", for an object "custom" with the spec that it
+  // was made of, else with its type, or what a HookAround makes of one of
+  // these. Ranks compare it.
   const std::string& text() const {
     return text_;
   }

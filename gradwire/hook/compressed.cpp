@@ -114,9 +114,9 @@ HookInfo codec_hook(const codec::CodecInfo& codec) {
        .least = 0});
   info.options.push_back(sparse_option());
   info.make = [name = codec.name, options = info.options](
-                  HookContext context) -> std::unique_ptr<Hook> {
+                  const HookContext& context) -> std::unique_ptr<Hook> {
     if (context.make_inner) {
-      return cast_for(name, std::move(context));
+      return cast_for(name, context);
     }
     return std::make_unique<CompressedHook>(
         name, to_spec(name, options, context.options), context);

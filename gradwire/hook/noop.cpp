@@ -18,8 +18,10 @@ class Noop : public Hook {
 HookInfo noop_hook() {
   return {
       .name = "noop",
-      .summary = "no communication, gradients stay local: the fastest that a hook could be",
-      .make = [](HookContext) -> std::unique_ptr<Hook> {
+      .summary =
+          "no communication, gradients stay local: the fastest that a hook "
+          "could be",
+      .make = [](const HookContext&) -> std::unique_ptr<Hook> {
         return std::make_unique<Noop>();
       },
       .result = HookInfo::Result::kLocal};

@@ -135,7 +135,7 @@ HookInfo post_local_sgd_hook() {
   return {
       .name = "post_local_sgd",
       .summary = "averages over all ranks at first, then within subgroups",
-      .make = [](HookContext context) -> std::unique_ptr<Hook> {
+      .make = [](const HookContext& context) -> std::unique_ptr<Hook> {
         const Group subgroup =
             find_subgroup(context.group, context.options.integer("subgroup"));
         return std::make_unique<PostLocalSgd>(context, subgroup);

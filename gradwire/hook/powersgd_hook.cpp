@@ -256,7 +256,8 @@ HookInfo powersgd_info(
   return {
       .name = name,
       .summary = summary,
-      .make = [name, matrices](HookContext context) -> std::unique_ptr<Hook> {
+      .make = [name,
+               matrices](const HookContext& context) -> std::unique_ptr<Hook> {
         const auto options = to_powersgd_options(name, context.options);
         return std::make_unique<PowerSgdHook>(name, context, options, matrices);
       },

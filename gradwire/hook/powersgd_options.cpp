@@ -22,7 +22,11 @@ void each_option(const std::string& hook, Struct& options, Visit visit) {
       "rank",
       "rank of what is sent in place of a matrix",
       Range{1, 1024});
-  visit(options.start, "start", "steps at the start that average without compression", Range{0});
+  visit(
+      options.start,
+      "start",
+      "steps at the start that average without compression",
+      Range{0});
   visit(
       options.min_compression_rate,
       "min_compression_rate",

@@ -77,6 +77,7 @@ DiLoCo::Impl::Impl(
   agree_checked(group, "DiLoCo", [&] { return check_arguments(); });
   make_fragments();
   std::vector<NamedTensorList> lists;
+  lists.reserve(fragments.size());
   for (const Fragment& fragment : fragments) {
     lists.push_back(fragment.parameters);
   }

@@ -50,7 +50,7 @@ PostLocalSGDOptimizer::PostLocalSGDOptimizer(
 
 at::Tensor PostLocalSGDOptimizer::step(
     const std::function<at::Tensor()>& closure) {
-  const at::Tensor loss = inner_.step(closure);
+  at::Tensor loss = inner_.step(closure);
   averager_.average_parameters();
   return loss;
 }

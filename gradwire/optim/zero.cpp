@@ -176,6 +176,7 @@ void ZeroRedundancyOptimizer::Impl::add(Addition addition) {
 std::shared_ptr<Spread> ZeroRedundancyOptimizer::Impl::make_spread(
     const std::vector<bool>& chosen) const {
   std::vector<std::shared_ptr<SpreadTarget>> targets;
+  targets.reserve(parameters.size());
   for (const auto& parameter : parameters) {
     targets.push_back(parameter->target());
   }
