@@ -7,6 +7,7 @@
 
 #include "gradwire/ddp/ddp.h"
 #include "gradwire/ddp/join.h"
+#include "tests/optim/overlap_twins.h"
 #include "tests/optim/zero_case.h"
 #include "tests/support/expect.h"
 #include "tests/support/moody_hook.h"
@@ -151,6 +152,39 @@ TEST(ZeroOverlap, StepsInEveryKindOfDdp) {
   expect_zero_parity(2, {.local = 2}, "no_sync");
 }
 
+TEST(ZeroOverlap, StepsEveryKindOfParameter) {
+  run_threads(
+      3,
+      [](const Group& group) {
+        std::vector<std::vector<at::Tensor>> results;
+        for (const bool sharded : {false, true}) {
+          auto net = std::make_shared<test::Varied>();
+          const auto sgd = test::sgd_case();
+          const auto parameters = net->parameters();
+          const auto plain = sgd.plain({OptimizerParamGroup(parameters)});
+          ZeroRedundancyOptimizer zero(group, parameters, sgd.sliced);
+          DistributedDataParallel ddp(
+              net,
+              group,
+              {.hook = sharded ? zero_overlap("allreduce", zero)
+                               : HookChoice("allreduce")});
+          for (int step = 0; step < 3; ++step) {
+            ddp->zero_grad();
+            ddp->forward(test::images(group.rank(), step))
+                .square()
+                .sum()
+                .backward();
+            if (!sharded) {
+              plain->step();
+            }
+          }
+          results.push_back(parameters);
+        }
+        test::expect_same(results[1], results[0], "varied");
+      },
+      kOverlapRanks);
+}
+
 // A parameter that nobody used does not step; one that some rank used does, on
 // all ranks.
 TEST(ZeroOverlap, StepsWhatSomeRankUsed) {
@@ -274,7 +308,7 @@ TEST(ZeroOverlap, NamesALostRankInBackward) {
           zero.zero_grad();
           ddp->forward(zero_batch(group.rank(), step), true).sum().backward();
         };
-        // In the second step ranks agree on buckets, before backward.
+        // The second forward exchanges buckets.
         backward(0);
         backward(1);
         if (group.rank() == 2) {
