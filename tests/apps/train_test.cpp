@@ -130,6 +130,8 @@ TEST_P(TrainWith, AResumedRunEqualsAnUninterruptedOne) {
   train(parts, arguments + "--epochs 1 --resume" + saved);
   const json resumed = train(parts, arguments + "--resume" + saved);
   EXPECT_EQ(resumed.at("first_step"), 64);
+  EXPECT_EQ(
+      64 + resumed.at("steps").get<int>(), expected.at("steps").get<int>());
   EXPECT_EQ(resumed.at("weights"), expected.at("weights"));
   // Nothing left to do is fine too, and so is another world.
   const json again = train(parts, arguments + "--resume" + saved);
