@@ -16,13 +16,12 @@ namespace gradwire {
 namespace {
 
 using test::expect_masters;
+using test::kBf16;
 using test::kLocal;
 using test::mixed_input;
 using test::mixed_loss;
 using test::MixedNet;
 using test::run_threads;
-
-constexpr MixedPrecision kBf16Masters{.parameters = at::kBFloat16};
 
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
@@ -72,8 +71,7 @@ TEST(Masters, AreBackAfterAnException) {
       2,
       [](const Group& group) {
         FaultyNet net;
-        auto ddp =
-            DistributedDataParallel(net, group, {.precision = kBf16Masters});
+        auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
         const auto before = copies_of(net->net->parameters());
         const auto x = mixed_input(group, 0);
         net->in_forward = true;
@@ -110,7 +108,7 @@ TEST(Masters, AreBackWhenAHookFails) {
         net,
         group,
         {.hook = [](Bucket&) -> Future { fail("hook", "no hook today"); },
-         .precision = kBf16Masters});
+         .precision = kBf16});
     const auto before = copies_of(net->parameters());
     auto loss = mixed_loss(ddp->forward(mixed_input(group, 0)));
     EXPECT_ERROR(Error, loss.backward(), "no hook today");
@@ -127,8 +125,7 @@ TEST(Masters, AreWhatFilesHoldAtAnyTime) {
       2,
       [](const Group& group) {
         MixedNet net;
-        auto ddp =
-            DistributedDataParallel(net, group, {.precision = kBf16Masters});
+        auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
         torch::optim::SGD sgd(ddp->parameters(), 0.1);
         const auto before = copies_of(net->parameters());
         auto loss = mixed_loss(ddp->forward(mixed_input(group, 0)));
@@ -157,8 +154,7 @@ TEST(Masters, AForwardWithoutABackwardLeavesThem) {
       2,
       [](const Group& group) {
         MixedNet net;
-        auto ddp =
-            DistributedDataParallel(net, group, {.precision = kBf16Masters});
+        auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
         const auto before = copies_of(net->parameters());
         const auto x = mixed_input(group, 0);
         at::Tensor in_inference;
@@ -190,8 +186,7 @@ TEST(Masters, AGraphMayOutliveItsDdp) {
         MixedNet net;
         at::Tensor loss;
         {
-          auto ddp =
-              DistributedDataParallel(net, group, {.precision = kBf16Masters});
+          auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
           const auto guard = ddp->no_sync();
           loss = mixed_loss(ddp->forward(mixed_input(group, 0)));
         }
@@ -224,7 +219,7 @@ TEST(Masters, TwoDdpsMayShareParameters) {
         [&](const Group& group) {
           MixedNet net;
           auto a = DistributedDataParallel(
-              std::make_shared<User>(net), group, {.precision = kBf16Masters});
+              std::make_shared<User>(net), group, {.precision = kBf16});
           auto b = DistributedDataParallel(
               std::make_shared<User>(net),
               group,
@@ -267,7 +262,7 @@ TEST(Masters, BuffersTakeWhatForwardWrites) {
     NormNet net;
     NormNet narrow;
     narrow->to(torch::kBFloat16);
-    auto ddp = DistributedDataParallel(net, group, {.precision = kBf16Masters});
+    auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
     const auto& mean = net->norm->running_mean;
     for (int step = 0; step < 3; ++step) {
       const auto x = test::random_tensor({5, 4}, 10 * group.rank() + step);
@@ -293,8 +288,7 @@ TEST(Masters, BuffersThatNobodyWritesToKeepTheirDigits) {
         std::stringstream file;
         torch::save(bare, file);
         NormNet net;
-        auto ddp =
-            DistributedDataParallel(net, group, {.precision = kBf16Masters});
+        auto ddp = DistributedDataParallel(net, group, {.precision = kBf16});
         torch::load(ddp, file);
         ddp->eval();
         for (int step = 0; step < 2; ++step) {

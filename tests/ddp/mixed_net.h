@@ -47,6 +47,8 @@ inline void expect_masters(torch::nn::Module& module) {
   }
 }
 
+inline constexpr MixedPrecision kBf16{.parameters = at::kBFloat16};
+
 inline const RankOptions kLocal{.transport = "local"};
 
 }  // namespace gradwire::test
