@@ -12,6 +12,9 @@
 namespace gradwire::python {
 namespace {
 
+// Others of this name would hide it where the files are compiled as one.
+using python::to_dict;
+
 using AttachmentPtr = std::shared_ptr<Attachment>;
 using GroupPtr = std::shared_ptr<Group>;
 using ProcessGroupPtr = Attachment::ProcessGroupPtr;
