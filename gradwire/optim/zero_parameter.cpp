@@ -1,6 +1,7 @@
 #include "gradwire/optim/zero_parameter.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "gradwire/base/error.h"
 

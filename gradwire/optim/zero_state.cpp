@@ -1,6 +1,7 @@
 // What is kept of a ZeroRedundancyOptimizer, in files and elsewhere.
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstring>
 #include <filesystem>
