@@ -2,6 +2,7 @@
 
 // Optimizers beside their sharded selves, and parameters of many kinds.
 
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
