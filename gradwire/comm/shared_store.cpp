@@ -341,9 +341,10 @@ StorePtr share_store(
     base = wrapped->getUnderlyingStore();
   }
   StorePtr shared;
-  if (auto memory =
-          c10::dynamic_intrusive_pointer_cast<c10d::HashStore>(base)) {
-    shared = c10::make_intrusive<SharedStore>(std::move(memory), timeout);
+  // Not by Torch's cast of pointers, which loses a reference when it fails.
+  if (auto* memory = dynamic_cast<c10d::HashStore*>(base.get())) {
+    shared = c10::make_intrusive<SharedStore>(
+        c10::intrusive_ptr<c10d::HashStore>::reclaim_copy(memory), timeout);
   } else if (dynamic_cast<SharedStore*>(base.get()) != nullptr) {
     shared = base->clone();
     shared->setTimeout(timeout);

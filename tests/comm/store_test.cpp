@@ -8,12 +8,15 @@
 
 #include <fstream>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "gradwire/base/error.h"
 #include "gradwire/comm/adopt_impl.h"
 #include "gradwire/comm/compressed.h"
 #include "gradwire/comm/init.h"
+#include "gradwire/comm/shared_store_impl.h"
 #include "gradwire/launch/spawn.h"
 #include "tests/support/ranks.h"
 
@@ -82,6 +85,19 @@ int connections_to(int port) {
     }
   }
   return count;
+}
+
+// Whatever it is made of: memory, another view, or either below a prefix.
+TEST(Store, ViewsOfOneAreLetGo) {
+  const auto memory = c10::make_intrusive<c10d::HashStore>();
+  {
+    const StorePtr view = share_store(memory, "rank 0", kTimeout);
+    const StorePtr below = c10::make_intrusive<c10d::PrefixStore>(
+        "prefix", share_store(view, "rank 0", kTimeout));
+    const StorePtr again = share_store(below, "rank 0", kTimeout);
+    EXPECT_GT(memory.use_count(), 1u);
+  }
+  EXPECT_EQ(memory.use_count(), 1u);
 }
 
 TEST(Store, OneConnectionServesAllGroupsOfAProcess) {
